@@ -1,0 +1,57 @@
+"""Where Tula keeps its state: one folder, ``TULA_HOME`` or ``.tula`` in the current folder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from tula_core.errors import InputError
+
+
+def tula_home() -> Path:
+    """Return the absolute state folder, created if absent.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be created or is not a folder.
+    """
+    home = Path(os.environ.get("TULA_HOME") or ".tula").expanduser().resolve()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"TULA_HOME: {str(home)!r} cannot be used as a folder ({error.strerror}). "
+            "Set TULA_HOME to a folder you can write to."
+        ) from error
+    return home
+
+
+def state_folder(*parts: str) -> Path:
+    """Return a subfolder of `tula_home`, created if absent."""
+    folder = tula_home().joinpath(*parts)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write_atomic(path: Path, data: str | bytes) -> None:
+    """Write a file so that a reader, or a crash at any moment, sees the old content or the new, never a part.
+
+    Raises
+    ------
+    OSError
+        The disk is full or the folder is not writable; the old file is untouched and no temporary file is left.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,318 @@
+"""`Job`: what a person asks for, as a YAML file, a built-in name or a Python object.
+
+A job is frozen and validated. Fields of ``recipe`` and ``target`` that are not given are filled from the workload's
+reference recipe when the workload is loaded; `Job.resolved` does that and gives the job a plan holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from tula_core.errors import InputError, nearest
+
+Optimizer = Literal["sgd", "adam", "adamw"]
+Schedule = Literal["constant", "linear", "cosine", "step"]
+Precision = Literal["fp32", "bf16", "fp16"]
+
+_DURATION = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+
+
+def _quantity(value: Any, units: Mapping[str, float], default: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*([-+]?[0-9.]+(?:e[-+]?\d+)?)\s*([A-Za-z]*)\s*", value)
+    unit = match.group(2) or default if match else ""
+    try:
+        return float(match.group(1) if match else "") * units[unit]
+    except (ValueError, KeyError):
+        raise ValueError(f"write a number with one of the units {', '.join(units)}") from None
+
+
+def parse_duration_s(value: Any) -> Any:
+    """Return seconds for a number or for text such as ``90s``, ``15m``, ``2h``, ``1d``; anything else is passed on."""
+    return _quantity(value, _DURATION, "s")
+
+
+def parse_size_bytes(value: Any) -> Any:
+    """Return bytes for a number or for text such as ``16GiB``; anything else is passed on."""
+    number = _quantity(value, _SIZE, "B")
+    return int(number) if isinstance(number, float) and number == number and abs(number) < 1e30 else number
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration_s), Field(gt=0, allow_inf_nan=False)]
+Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0)]
+Count = Annotated[int, Field(gt=0, strict=True)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Part(BaseModel):
+    """Base of the parts of a job: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Recipe(Part):
+    """How the network is trained at its reference batch size.
+
+    ``learning_rate`` belongs to ``batch_size``, a global batch in samples; other batch sizes get a rate by the rule
+    of the optimizer's family. ``epochs`` are passes over the training set, the cap where there is a target.
+    """
+
+    optimizer: Optimizer = "sgd"
+    learning_rate: Positive = 0.05
+    batch_size: Count = 64
+    epochs: Count = 5
+    schedule: Schedule = "cosine"
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(5e-4, ge=0)
+    precision: Precision = "fp32"
+    channels_last: bool = False
+    loader_workers: int = Field(0, ge=0, strict=True)
+
+
+class Target(Part):
+    """Stop when the evaluation metric reaches ``value``."""
+
+    metric: str = "accuracy"
+    value: float = Field(allow_inf_nan=False)
+
+
+class Cluster(Part):
+    """The machines that may be used; nodes and processes are the most, prices are in USD."""
+
+    nodes: Count = 1
+    processes_per_node: Count = 1
+    link_gbps: Positive | None = None
+    price_per_node_hour: Positive | None = None
+    spot_price_per_node_hour: Positive | None = None
+    billing_seconds: Positive = 1
+    power_watts: Positive | None = None
+    threads_per_process: Count | None = None
+
+
+class Constraints(Part):
+    """Limits that hold all at once. ``memory`` is bytes per process, ``deadline`` seconds."""
+
+    deadline: Duration | None = None
+    budget_usd: Positive | None = None
+    memory: Size | None = None
+    min_accuracy: float | None = Field(None, ge=0, le=1)
+    max_local_batch: Count | None = None
+
+
+class Probe(Part):
+    """How long measuring may take, in seconds."""
+
+    seconds: Annotated[float, BeforeValidator(parse_duration_s), Field(gt=0, allow_inf_nan=False)] = 60.0
+
+
+Goal = Literal["time", "cost", "energy"]
+
+
+class Job(Part):
+    """Workload, recipe, cluster, objective, constraints and seed.
+
+    Raises
+    ------
+    InputError
+        Through `from_yaml`, `builtin` and `from_mapping`: names the field, the value, what is allowed and the remedy.
+        The constructor itself raises pydantic's ``ValidationError``, also a ``ValueError``.
+    """
+
+    name: str = Field("", pattern=r"^[A-Za-z0-9._ -]*$", max_length=100)
+    workload: str | None = None
+    network: str | None = None
+    dataset: str | None = None
+    loss: str | None = None
+    metric: str | None = None
+    samples: Count | None = None
+    recipe: Recipe = Recipe()
+    target: Target | Literal["none"] | None = None
+    cluster: Cluster = Cluster()
+    objective: Literal["knee", "time", "cost", "energy"] | dict[Goal, Positive] = "knee"
+    constraints: Constraints = Constraints()
+    probe: Probe = Probe()
+    mitigation: str | list[str] = "auto"
+    seed: int = Field(0, ge=0, lt=2**31, strict=True)
+
+    @model_validator(mode="after")
+    def _check_workload(self) -> Self:
+        if self.workload is None and (self.network is None or self.dataset is None):
+            raise ValueError(
+                "workload: missing. Give a built-in name, package.module:function, or both network and dataset"
+            )
+        if self.workload is not None and (self.network is not None or self.dataset is not None):
+            raise ValueError("workload: given together with network or dataset. Keep one of the two forms")
+        if isinstance(self.objective, dict) and not self.objective:
+            raise ValueError("objective: has no weight. Write for example {time: 0.7, cost: 0.3}")
+        return self
+
+    @property
+    def title(self) -> str:
+        """The job's name, or one made from its workload; also its MLflow experiment."""
+        made = self.workload or f"{self.network}-{self.dataset}"
+        return self.name or re.sub(r"[^A-Za-z0-9._-]+", "-", made).strip("-")
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits over every field: equal jobs have equal digests."""
+        text = json.dumps(self.to_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values; fields of ``recipe`` and ``target`` that were not given stay away."""
+        data = self.model_dump(mode="json", exclude={"recipe", "target"})
+        data["recipe"] = self.recipe.model_dump(mode="json", exclude_unset=True)
+        if "target" in self.model_fields_set:
+            data["target"] = self.target.model_dump(mode="json") if isinstance(self.target, Target) else self.target
+        return data
+
+    def resolved(self, reference: Recipe, target: Target | None) -> Job:
+        """Return this job with every recipe field set: this job's where given, else the workload's reference."""
+        recipe = Recipe(**{**reference.model_dump(), **self.recipe.model_dump(exclude_unset=True)})
+        chosen = self.target if "target" in self.model_fields_set else target
+        return self.model_copy(update={"recipe": recipe, "target": None if chosen == "none" else chosen})
+
+    @classmethod
+    def from_mapping(cls, data: Any, *, source: str = "job") -> Job:
+        """Validate plain data.
+
+        Raises
+        ------
+        InputError
+            One message for the first fault, prefixed with ``source``.
+        """
+        if not isinstance(data, Mapping):
+            raise InputError(
+                f"{source}: found {type(data).__name__}, expected keys and values such as workload: digits-cnn."
+            )
+        try:
+            return cls.model_validate(dict(data))
+        except ValidationError as error:
+            raise InputError(f"{source}: {explain(cls, error)}") from None
+
+    @classmethod
+    def from_yaml(cls, path: str | Path, overrides: Iterable[str] = ()) -> Job:
+        """Read a job file, apply ``key.path=value`` overrides, validate.
+
+        Raises
+        ------
+        InputError
+            The file is missing, unreadable or not YAML, or the job in it is wrong.
+        """
+        file = Path(path)
+        try:
+            data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError(
+                f"job: no file {str(path)!r}. Give a YAML file or a built-in name: {', '.join(builtin_names())}."
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"job: {str(path)!r} cannot be read ({error}). Give a YAML text file.") from None
+        except yaml.YAMLError as error:
+            raise InputError(
+                f"job: {str(path)!r} is not YAML: {' '.join(str(error).split())}. Mend that line."
+            ) from None
+        return cls.from_mapping(with_overrides(data, overrides), source=str(path))
+
+    @classmethod
+    def builtin(cls, name: str, overrides: Iterable[str] = ()) -> Job:
+        """Return a built-in job by name, with ``key.path=value`` overrides applied.
+
+        Raises
+        ------
+        InputError
+            The name is unknown; the message lists the known ones.
+        """
+        if name not in builtin_names():
+            raise InputError(f"job: {name!r} is neither a file nor a built-in job. {nearest(name, builtin_names())}")
+        text = importlib.resources.files("tula_core").joinpath("jobs", f"{name}.yaml").read_text(encoding="utf-8")
+        return cls.from_mapping(with_overrides(yaml.safe_load(text), overrides), source=name)
+
+
+def builtin_names() -> list[str]:
+    """Return the names of the built-in jobs, sorted."""
+    folder = importlib.resources.files("tula_core").joinpath("jobs")
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def load_job(text: str, overrides: Iterable[str] = ()) -> Job:
+    """Return the job that ``text`` names: a file where it looks like one or exists, else a built-in job."""
+    if text.endswith((".yaml", ".yml")) or "/" in text or Path(text).is_file():
+        return Job.from_yaml(text, overrides)
+    return Job.builtin(text, overrides)
+
+
+def with_overrides(data: Any, overrides: Iterable[str]) -> Any:
+    """Return a copy of nested mappings with each ``key.path=value`` applied; values are read as YAML.
+
+    Raises
+    ------
+    InputError
+        An override has no ``=``, its value is not YAML, or its path runs through something that is no mapping.
+    """
+    result = json.loads(json.dumps(data)) if isinstance(data, dict) else data
+    for text in overrides:
+        path, separator, value = text.partition("=")
+        if not separator or not path.strip():
+            raise InputError(f"--set: {text!r} is not key.path=value. Write for example --set recipe.epochs=3.")
+        *parents, last = path.strip().split(".")
+        try:
+            parsed = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise InputError(f"--set {path}: {value!r} is not a YAML value ({' '.join(str(error).split())}).") from None
+        place = result
+        for key in parents:
+            if isinstance(place, dict) and place.get(key) is None:
+                place[key] = {}
+            place = place.get(key) if isinstance(place, dict) else None
+        if not isinstance(place, dict):
+            raise InputError(f"--set: {path!r} does not lead to a field. Write for example --set recipe.epochs=3.")
+        place[last] = parsed
+    return result
+
+
+def explain(model: type[BaseModel], error: ValidationError) -> str:
+    """Return one sentence for the first fault: field, value, what is allowed, remedy."""
+    faults = error.errors(include_url=False)
+    fault = next((f for f in faults if f["type"] == "extra_forbidden"), faults[0])
+    path = [
+        str(part) for part in fault["loc"] if not str(part).startswith(("function-", "literal[", "dict[", "Target"))
+    ]
+    field = ".".join(path)
+    if fault["type"] == "extra_forbidden":
+        return f"{field}: unknown key. {nearest(path[-1], _known_keys(model, path[:-1]))}"
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    if not path:
+        return f"{message}."
+    message = message[:1].lower() + message[1:]
+    return f"{field}: {message}, got {fault['input']!r}. Mend this field or leave it out for the default."
+
+
+def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
+    here: Any = model
+    for part in path:
+        field = here.model_fields.get(part)
+        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field is not None else []
+        here = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
+    return list(here.model_fields)

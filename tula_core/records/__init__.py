@@ -1,0 +1,55 @@
+"""The nouns that cross stages: frozen records, each with one versioned file format.
+
+`Profile` is what was measured, `Plan` holds the forecast's rows and the choice, `Outcome` is what a run really did,
+`Corrections` is what was learnt from history. `save` and `load` write and read each of them as JSON.
+"""
+
+from tula_core.records.candidate import QUANTITIES, Candidate, Interval, Row, Stage
+from tula_core.records.codec import from_json, load, save, to_json
+from tula_core.records.corrections import Correction, Corrections
+from tula_core.records.outcome import CurvePoint, Outcome
+from tula_core.records.plan import Plan, PlanProbe
+from tula_core.records.profile import (
+    CommunicationTiming,
+    EvaluationTiming,
+    GradientNoise,
+    Hardware,
+    MemoryUse,
+    Pilot,
+    PilotPoint,
+    ProbeUse,
+    Profile,
+    StartUp,
+    StepTiming,
+    WorkloadFacts,
+)
+
+__all__ = [
+    "QUANTITIES",
+    "Candidate",
+    "CommunicationTiming",
+    "Correction",
+    "Corrections",
+    "CurvePoint",
+    "EvaluationTiming",
+    "GradientNoise",
+    "Hardware",
+    "Interval",
+    "MemoryUse",
+    "Outcome",
+    "Pilot",
+    "PilotPoint",
+    "Plan",
+    "PlanProbe",
+    "ProbeUse",
+    "Profile",
+    "Row",
+    "Stage",
+    "StartUp",
+    "StepTiming",
+    "WorkloadFacts",
+    "from_json",
+    "load",
+    "save",
+    "to_json",
+]

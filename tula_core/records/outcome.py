@@ -1,0 +1,67 @@
+"""`Outcome`: what a run really did, under the same keys as the forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from tula_core.records.candidate import QUANTITIES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurvePoint:
+    """An evaluation during training."""
+
+    samples: int
+    epochs: float
+    steps: int
+    learning_rate: float
+    train_loss: float
+    metric: float
+    elapsed_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """One logical run, all its attempts together.
+
+    ``predicted`` and ``actual`` hold the same names (`QUANTITIES`); None where unknown. ``actual`` times and costs
+    count every attempt, also those that failed.
+    """
+
+    SCHEMA_VERSION: ClassVar[int] = 1
+
+    schema_version: int
+    job_id: str
+    job_hash: str
+    job_name: str
+    workload: str
+    hardware: str
+    predictor: str
+    attempt: int
+    status: Literal["FINISHED", "FAILED", "KILLED"]
+    failure: str | None
+    nodes: int
+    processes_per_node: int
+    local_batch: int
+    accumulation: int
+    mitigation: tuple[str, ...]
+    learning_rate: float
+    learning_rate_reductions: int
+    target_reached: bool | None  # None where the job has no target
+    predicted: Mapping[str, float | None]
+    predicted_low: Mapping[str, float | None]
+    predicted_high: Mapping[str, float | None]
+    actual: Mapping[str, float | None]
+    curve: tuple[CurvePoint, ...]
+    run_folder: str
+    finished_at: str  # ISO 8601, UTC
+
+    def error_pct(self, quantity: str) -> float | None:
+        """Return 100 (predicted - actual) / actual, None where either is unknown or the actual value is zero."""
+        assert quantity in QUANTITIES, quantity
+        predicted, actual = self.predicted.get(quantity), self.actual.get(quantity)
+        if predicted is None or not actual:
+            return None
+        return 100.0 * (predicted - actual) / actual

@@ -1,0 +1,167 @@
+"""`Profile`: everything that was measured for one job on one hardware, in seconds, bytes and samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadFacts:
+    """What is known of a workload once it is loaded, before any step is timed."""
+
+    name: str
+    parameters: int
+    gradient_bytes: int
+    train_samples: int
+    eval_samples: int
+    sample_shape: tuple[int, ...]
+    sample_bytes: int
+    metric: str
+    higher_is_better: bool
+    metric_ceiling: float | None  # best value the metric can take, None where unknown
+    chance: float | None  # value of the metric for a guess, None where unknown
+    has_batch_norm: bool
+    code_fingerprint: str  # of the workload's source, the network's structure and the data's shape
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hardware:
+    """The machine a profile holds for."""
+
+    fingerprint: str
+    device: Literal["cpu", "cuda"]
+    device_name: str
+    devices: int  # accelerators, or processes that fit the cores on a CPU machine
+    cores: int
+    memory_bytes: int  # host memory that may be used, cgroup limit included
+    device_memory_bytes: int | None  # of one accelerator; None on a CPU machine
+    threads_per_process: int
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTiming:
+    """Optimizer steps at one configuration; parts are means per step of the slowest process, and sum to the step."""
+
+    nodes: int
+    processes_per_node: int
+    local_batch: int
+    accumulation: int
+    steps: int  # timed ones, warm-up excluded
+    step_time_s: float  # robust mean: outliers beyond 5 median deviations are set to that bound
+    step_time_median_s: float
+    step_time_error_s: float  # standard error of step_time_s
+    first_step_s: float
+    loader_s: float
+    compute_s: float  # forward and backward of all micro-batches, communication that is hidden included
+    communication_s: float  # not hidden behind the backward pass
+    optimizer_s: float
+    order: int  # position in the shuffled sweep
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommunicationTiming:
+    """One all-reduce of ``message_bytes`` over all processes, median."""
+
+    nodes: int
+    processes_per_node: int
+    message_bytes: int
+    time_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryUse:
+    """Peak memory of the fullest process after two or more optimizer steps and an evaluation batch."""
+
+    nodes: int
+    processes_per_node: int
+    local_batch: int
+    peak_bytes: int | None  # None where it did not fit
+    outcome: Literal["ok", "out_of_memory", "killed"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartUp:
+    """From the launch of the processes to the first step that could begin."""
+
+    nodes: int
+    processes_per_node: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationTiming:
+    """An exact evaluation over ``samples`` by all processes together."""
+
+    nodes: int
+    processes_per_node: int
+    samples: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradientNoise:
+    """Simple noise scale tr(Sigma)/||G||^2 in samples, a ratio of averages (McCandlish 2018, arXiv 1812.06162)."""
+
+    small_batch: int
+    large_batch: int
+    estimates: int
+    squared_gradient: float  # unbiased estimate of ||G||^2, may be negative when noisy
+    trace_covariance: float  # unbiased estimate of tr(Sigma)
+    noise_scale_samples: float | None  # None where the signal is not above two of its standard errors
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PilotPoint:
+    """An evaluation during a pilot."""
+
+    samples: int  # training samples seen
+    schedule_fraction: float  # share of the pilot's own learning-rate schedule that is done, in [0, 1]
+    train_loss: float
+    metric: float
+    eval_samples: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pilot:
+    """A short training run with the recipe's schedule compressed into its own length."""
+
+    global_batch: int
+    learning_rate: float
+    planned_samples: int
+    seconds: float
+    points: tuple[PilotPoint, ...]
+    diverged: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeUse:
+    """What the measuring itself took."""
+
+    budget_s: float
+    used_s: float
+    stopped_because: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """All measurements of one job on one hardware."""
+
+    SCHEMA_VERSION: ClassVar[int] = 1
+
+    schema_version: int
+    fingerprint: str  # of code, data shape, hardware, versions, recipe and probe: the cache key
+    facts: WorkloadFacts
+    hardware: Hardware
+    steps: tuple[StepTiming, ...]
+    communication: tuple[CommunicationTiming, ...]
+    memory: tuple[MemoryUse, ...]
+    start_up: tuple[StartUp, ...]
+    evaluation: tuple[EvaluationTiming, ...]
+    checkpoint_s: float | None
+    noise: GradientNoise | None
+    pilots: tuple[Pilot, ...]
+    probe: ProbeUse
+    warnings: tuple[str, ...]
