@@ -1,0 +1,110 @@
+"""Putting a workload on a device: network, data-parallel wrapper, optimizer, scaler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from tula_core.engine.context import WorkerContext
+from tula_core.job import Recipe
+from tula_core.seeding import derive_seed
+from tula_core.workloads import Workload
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trainee:
+    """Everything a step needs. ``module`` is the wrapped network where there are several processes."""
+
+    workload: Workload
+    recipe: Recipe
+    context: WorkerContext
+    network: nn.Module
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.context.device
+
+    def autocast(self) -> torch.autocast:
+        """Return the precision context of the recipe."""
+        dtype = _DTYPES.get(self.recipe.precision)
+        return torch.autocast(self.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+
+    def to_device(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Return inputs and targets on the device, images in the recipe's memory format."""
+        inputs, targets = (_moved(part, self.device) for part in batch)
+        if self.recipe.channels_last and isinstance(inputs, Tensor) and inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        return inputs, targets
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_moved(item, device) for item in value)
+    if isinstance(value, dict):
+        return {key: _moved(item, device) for key, item in value.items()}
+    return value
+
+
+def assemble(workload: Workload, recipe: Recipe, context: WorkerContext, *, seed: int) -> Trainee:
+    """Build the network from ``seed`` and make it ready to train; all processes get the same weights."""
+    torch.manual_seed(derive_seed(seed, "initial weights"))
+    network = workload.network().to(context.device)
+    if recipe.channels_last:
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module: nn.Module = network
+    if context.processes > 1:
+        module = DistributedDataParallel(
+            network,
+            device_ids=[context.device.index] if context.device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+            # Running statistics do not enter a training forward pass, so rank 0's are sent only before they are
+            # read (evaluate, checkpoint). Any other buffer may enter it and is kept equal at each step.
+            broadcast_buffers=has_other_buffers(network),
+        )
+    scaler = torch.amp.GradScaler(context.device.type) if recipe.precision == "fp16" else None
+    return Trainee(
+        workload=workload,
+        recipe=recipe,
+        context=context,
+        network=network,
+        module=module,
+        optimizer=make_optimizer(network, recipe),
+        scaler=scaler,
+    )
+
+
+def make_optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """Return the recipe's optimizer over the trainable parameters, at the reference learning rate."""
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    rate, decay = recipe.learning_rate, recipe.weight_decay
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=rate, momentum=recipe.momentum, weight_decay=decay)
+    kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=rate, weight_decay=decay)
+
+
+def has_other_buffers(network: nn.Module) -> bool:
+    """Return whether the network has a buffer outside its batch-norm layers."""
+    return any(
+        True for layer in network.modules() if not isinstance(layer, _BatchNorm) for _ in layer.buffers(recurse=False)
+    )
+
+
+def share_buffers(network: nn.Module, context: WorkerContext) -> None:
+    """Give every process rank 0's buffers, as the running statistics that count."""
+    if context.processes > 1:
+        for buffer in network.buffers():
+            torch.distributed.broadcast(buffer, src=0)

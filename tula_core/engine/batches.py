@@ -1,0 +1,252 @@
+"""Which samples go into which step on which process, as pure functions of seed, epoch and position.
+
+An epoch's order is one permutation; a step takes the next window of it, each process a near-equal part of the window,
+in near-equal micro-batches. Every sample is used once per epoch whatever the batch size and the number of processes,
+so a run can stop at any step and go on elsewhere.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from tula_core.errors import InputError
+from tula_core.seeding import derive_seed
+
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """How a global batch is spread: processes x local batch x accumulation samples."""
+
+    processes: int
+    local_batch: int
+    accumulation: int = 1
+
+    @property
+    def global_batch(self) -> int:
+        """Samples in one full step."""
+        return self.processes * self.local_batch * self.accumulation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One optimizer step on one process.
+
+    Attributes
+    ----------
+    micro_batches
+        Pairs of inputs and targets; each process has at least one, sizes may differ by one sample.
+    sizes
+        Samples in each micro-batch.
+    global_samples
+        Samples in the step over all processes; the loss is the mean over these.
+    samples_before, samples_after
+        Training samples seen before and after the step, over all epochs.
+    ends_epoch
+        Whether this is the epoch's last step.
+    """
+
+    micro_batches: Sequence[tuple[Any, Any]]
+    sizes: tuple[int, ...]
+    global_samples: int
+    samples_before: int
+    samples_after: int
+    ends_epoch: bool
+
+
+def step_sizes(samples: int, layout: Layout) -> list[int]:
+    """Return the samples of each step of one epoch; they sum to ``samples``, none exceeds the global batch.
+
+    The tail is a step of its own. Where it is too small to give each process two samples (batch norm needs them),
+    the last two steps share theirs evenly instead, so no sample is dropped and no step is larger than planned.
+
+    Raises
+    ------
+    InputError
+        There are fewer samples than one global batch.
+    """
+    batch = layout.global_batch
+    if samples < batch:
+        raise InputError(
+            f"global batch: {batch} samples is more than the training set's {samples}. "
+            f"Choose nodes x processes x local batch x accumulation of at most {samples}."
+        )
+    full, tail = divmod(samples, batch)
+    sizes = [batch] * full
+    if tail:
+        sizes.append(tail)
+        if tail < 2 * layout.processes and (sizes[-2] + tail) // 2 >= tail:
+            both = sizes[-2] + tail
+            sizes[-2:] = [both - both // 2, both // 2]
+    return sizes
+
+
+def split(total: int, parts: int) -> list[int]:
+    """Return ``parts`` sizes that sum to ``total`` and differ by at most one, larger ones first."""
+    base, extra = divmod(total, parts)
+    return [base + (index < extra) for index in range(parts)]
+
+
+def micro_batch_sizes(step_samples: int, layout: Layout, rank: int) -> list[int]:
+    """Return the micro-batch sizes of ``rank`` in a step; none exceeds the local batch.
+
+    Raises
+    ------
+    InputError
+        The step has fewer samples than processes, so a process would have none.
+    """
+    if step_samples < layout.processes:
+        raise InputError(
+            f"local batch: a step of {step_samples} samples leaves some of {layout.processes} processes without any. "
+            "Use fewer processes or another batch size."
+        )
+    own = split(step_samples, layout.processes)[rank]
+    return split(own, -(-own // layout.local_batch))
+
+
+def epoch_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
+    """Return the order of the samples in an epoch, shape ``(samples,)``."""
+    return np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """What one micro-batch is made of: sample numbers, and the seed of their random transforms."""
+
+    indices: list[int]
+    seed: int
+
+
+class BatchSource(Dataset[Any]):
+    """Turns a `Pick` into a batch, in this process or in a loader worker, with the same result.
+
+    Items made one by one may be random: python's, numpy's and torch's generators are set to the pick's seed first.
+    """
+
+    def __init__(self, dataset: Any, collate: Collate | None) -> None:
+        self._dataset = dataset
+        self._collate = collate or default_collate
+        self._get_batch = getattr(dataset, "get_batch", None) if collate is None else None
+
+    def __getitem__(self, pick: Pick) -> Any:
+        if self._get_batch is not None:
+            return self._get_batch(pick.indices)
+        random.seed(pick.seed)
+        np.random.seed(pick.seed % 2**32)
+        torch.manual_seed(pick.seed)
+        return self._collate([self._dataset[index] for index in pick.indices])
+
+
+class BatchStream:
+    """The steps of one process, from any position on.
+
+    Parameters
+    ----------
+    dataset
+        Map-style; where it has ``get_batch(indices)`` that is used instead of one item at a time.
+    samples
+        Size of the data set.
+    layout, rank, seed
+        See `Layout`; ``seed`` fixes the order and the random transforms.
+    workers
+        Loader processes; 0 loads in this process.
+    collate
+        Makes a batch of items; torch's default where None.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        samples: int,
+        layout: Layout,
+        rank: int,
+        seed: int,
+        workers: int = 0,
+        collate: Collate | None = None,
+        pin_memory: bool = False,
+    ) -> None:
+        self._source = BatchSource(dataset, collate)
+        self._samples = samples
+        self._layout = layout
+        self._rank = rank
+        self._seed = seed
+        self._workers = workers
+        self._pin_memory = pin_memory
+        self._sizes = step_sizes(samples, layout)
+        self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps in one pass over the data."""
+        return len(self._sizes)
+
+    def from_samples(self, samples_seen: int) -> Iterator[Step]:
+        """Yield steps for ever, beginning after ``samples_seen`` training samples.
+
+        Raises
+        ------
+        InputError
+            ``samples_seen`` is not at the border between two steps of this layout.
+        """
+        epoch, position = divmod(samples_seen, self._samples)
+        first = int(np.searchsorted(self._starts, position))
+        if self._starts[first] != position:
+            raise InputError(
+                f"resume: {samples_seen} samples is not between two steps of a global batch of "
+                f"{self._layout.global_batch}. Resume with the batch size of the checkpoint."
+            )
+        while True:
+            yield from self._epoch(epoch, first)
+            epoch, first = epoch + 1, 0
+
+    def _epoch(self, epoch: int, first: int) -> Iterator[Step]:
+        order = epoch_order(self._seed, epoch, self._samples)
+        plans = [self._picks(order, epoch, number) for number in range(first, len(self._sizes))]
+        batches = self._load([pick for picks in plans for pick in picks])
+        for number, picks in enumerate(plans, start=first):
+            before = epoch * self._samples + int(self._starts[number])
+            yield Step(
+                micro_batches=[next(batches) for _ in picks],
+                sizes=tuple(len(pick.indices) for pick in picks),
+                global_samples=self._sizes[number],
+                samples_before=before,
+                samples_after=before + self._sizes[number],
+                ends_epoch=number == len(self._sizes) - 1,
+            )
+
+    def _picks(self, order: NDArray[np.int64], epoch: int, number: int) -> list[Pick]:
+        start, size = int(self._starts[number]), self._sizes[number]
+        start += sum(split(size, self._layout.processes)[: self._rank])
+        picks = []
+        for count in micro_batch_sizes(size, self._layout, self._rank):
+            seed = derive_seed(self._seed, "transform", epoch, start)
+            picks.append(Pick(indices=order[start : start + count].tolist(), seed=seed))
+            start += count
+        return picks
+
+    def _load(self, picks: list[Pick]) -> Iterator[Any]:
+        if self._workers == 0:
+            return (self._source[pick] for pick in picks)
+        loader: DataLoader[Any] = DataLoader(
+            self._source,
+            sampler=picks,
+            batch_size=None,
+            num_workers=self._workers,
+            pin_memory=self._pin_memory,
+            collate_fn=_as_is,
+        )
+        return iter(loader)
+
+
+def _as_is(batch: Any) -> Any:
+    return batch

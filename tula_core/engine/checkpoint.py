@@ -1,0 +1,80 @@
+"""Checkpoints that are whole or absent, and that continue a run bit for bit."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tula_core.engine.assemble import Trainee, share_buffers
+from tula_core.errors import InputError, RunError
+from tula_core.home import write_atomic
+
+_FORMAT = 1
+
+
+def save_checkpoint(trainee: Trainee, path: Path, progress: dict[str, Any]) -> None:
+    """Write weights, buffers, optimizer, scaler and ``progress`` (plain values); all processes must call it.
+
+    Raises
+    ------
+    RunError
+        The disk is full or the folder not writable; the checkpoint before it is still whole.
+    """
+    share_buffers(trainee.network, trainee.context)
+    failed = 0.0
+    message = ""
+    if trainee.context.rank == 0:
+        buffer = io.BytesIO()
+        torch.save(state_of(trainee, progress), buffer)
+        try:
+            write_atomic(path, buffer.getvalue())
+        except OSError as error:
+            failed, message = 1.0, str(error.strerror or error)
+    if trainee.context.all_reduce_max([failed])[0]:
+        raise RunError(
+            f"checkpoint: {str(path)!r} could not be written ({message or 'see rank 0'}). "
+            "Free disk space or set TULA_HOME to a larger disk, then resume; the checkpoint before it is kept."
+        )
+
+
+def state_of(trainee: Trainee, progress: dict[str, Any]) -> dict[str, Any]:
+    """Return everything a run needs to go on."""
+    return {
+        "format": _FORMAT,
+        "network": trainee.network.state_dict(),
+        "optimizer": trainee.optimizer.state_dict(),
+        "scaler": trainee.scaler.state_dict() if trainee.scaler is not None else None,
+        "progress": progress,
+    }
+
+
+def load_checkpoint(trainee: Trainee, path: Path) -> dict[str, Any]:
+    """Restore what `save_checkpoint` wrote on every process and return its ``progress``.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read or belongs to another network or optimizer.
+    """
+    try:
+        state = torch.load(path, map_location=trainee.device, weights_only=True)
+        assert state["format"] == _FORMAT, f"format {state['format']}"
+        restore(trainee, state)
+    except Exception as error:
+        raise InputError(
+            f"resume: {str(path)!r} is not a checkpoint of this run ({type(error).__name__}: {error}). "
+            "Start the run anew without --resume."
+        ) from error
+    progress: dict[str, Any] = state["progress"]
+    return progress
+
+
+def restore(trainee: Trainee, state: dict[str, Any]) -> None:
+    """Set network, optimizer and scaler to ``state``."""
+    trainee.network.load_state_dict(state["network"])
+    trainee.optimizer.load_state_dict(state["optimizer"])
+    if trainee.scaler is not None and state["scaler"] is not None:
+        trainee.scaler.load_state_dict(state["scaler"])

@@ -1,0 +1,102 @@
+"""One optimizer step, exact for any split of the global batch."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from tula_core.engine.assemble import Trainee
+from tula_core.engine.batches import Step
+
+
+class PartClock:
+    """Seconds spent in each part of a step; the device is synchronised at every mark, so use it to profile only."""
+
+    def __init__(self, trainee: Trainee) -> None:
+        self._context = trainee.context
+        self.seconds: dict[str, float] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Begin the first part of a step."""
+        self._context.synchronise()
+        self.seconds = {}
+        self._last = time.perf_counter()
+
+    def mark(self, part: str) -> None:
+        """Charge the time since the last mark to ``part``."""
+        self._context.synchronise()
+        now = time.perf_counter()
+        self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
+        self._last = now
+
+
+def run_step(
+    trainee: Trainee,
+    step: Step,
+    learning_rate: float,
+    *,
+    clock: PartClock | None = None,
+    observe: Callable[[], None] | None = None,
+    communicate: bool = True,
+) -> tuple[Tensor, bool]:
+    """Take one step and return this process's summed loss, shape ``()``, and whether the weights were updated.
+
+    The gradient is that of the mean loss over all samples of the step: each micro-batch's mean loss is weighted by its
+    samples, times the number of processes because data parallelism averages over them. Under fp16 a step whose
+    gradients are not finite is skipped, and False returned.
+
+    Parameters
+    ----------
+    observe
+        Called when the gradients are complete and nothing has changed them yet.
+    communicate
+        False leaves the gradients unsynchronised; for timing the computation alone.
+    """
+    _set_learning_rate(trainee.optimizer, learning_rate)
+    trainee.optimizer.zero_grad(set_to_none=True)
+    total = torch.zeros((), device=trainee.device)
+    weight = trainee.context.processes / step.global_samples
+    last = len(step.micro_batches) - 1
+    for index, (batch, size) in enumerate(zip(step.micro_batches, step.sizes, strict=True)):
+        inputs, targets = trainee.to_device(batch)
+        with _synchronised(trainee, communicate and index == last):
+            with trainee.autocast():
+                loss = trainee.workload.loss(trainee.module(inputs), targets)
+            share = loss * (size * weight)
+            (trainee.scaler.scale(share) if trainee.scaler is not None else share).backward()
+        total += loss.detach() * size
+    if clock is not None:
+        clock.mark("compute")
+    if observe is not None:
+        observe()
+    updated = _update(trainee)
+    if clock is not None:
+        clock.mark("optimizer")
+    return total, updated
+
+
+def _synchronised(trainee: Trainee, synchronise: bool) -> contextlib.AbstractContextManager[None]:
+    if synchronise or not isinstance(trainee.module, DistributedDataParallel):
+        return contextlib.nullcontext()
+    return trainee.module.no_sync()
+
+
+def _update(trainee: Trainee) -> bool:
+    if trainee.scaler is None:
+        trainee.optimizer.step()
+        return True
+    scale = trainee.scaler.get_scale()
+    trainee.scaler.step(trainee.optimizer)
+    trainee.scaler.update()
+    return trainee.scaler.get_scale() >= scale  # the scale falls exactly when the step was skipped
+
+
+def _set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
