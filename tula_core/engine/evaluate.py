@@ -15,6 +15,7 @@ import torch
 from tula_core.engine.assemble import Trainee, share_buffers
 from tula_core.engine.batches import BatchSource, Pick
 from tula_core.seeding import derive_seed
+from tula_core.workloads import Workload
 
 
 @contextlib.contextmanager
@@ -84,3 +85,11 @@ def evaluate(trainee: Trainee, batch: int, *, limit: int | None = None, seed: in
     total, weight, seen = context.all_reduce_sum([total, float(count), float(len(own))])
     seconds = context.all_reduce_max([time.perf_counter() - started])[0]
     return Evaluation(metric=total / weight if weight else math.nan, samples=round(seen), seconds=seconds)
+
+
+def first_input_values(workload: Workload) -> int:
+    """Return how many numbers the first evaluation input holds, 1 where it is no tensor or array."""
+    with preserved_random_states():
+        inputs = workload.eval_set()[0][0]
+    shape = getattr(inputs, "shape", ())
+    return math.prod(shape) if shape else 1

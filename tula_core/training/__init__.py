@@ -1,0 +1,1 @@
+"""Training at a plan's choice, in worker processes, into an `Outcome`."""

@@ -1,0 +1,255 @@
+"""Training a plan's row in worker processes, heard from the parent, into an `Outcome`."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tula_core.engine.launch import LaunchResult, WorkerTask, launch
+from tula_core.errors import StoppedError
+from tula_core.models.cost import cost_usd, node_hours
+from tula_core.progress import Event, Listener
+from tula_core.records import QUANTITIES, CurvePoint, Outcome, Plan, Row
+from tula_core.training.eta import seconds_left
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+PointHandler = Callable[[int, Mapping[str, float]], None]
+
+ENTRY = "tula_core.training.worker:run_in_worker"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One try at a logical run.
+
+    Attributes
+    ----------
+    plan, row
+        The plan and the chosen row of its table.
+    job_id
+        The logical run, kept by resume and retries.
+    number
+        1 for the first try.
+    folder
+        The logical run's folder: checkpoint, one subfolder per attempt, ``outcome.json``.
+    resume
+        Whether to go on from the checkpoint that is there.
+    """
+
+    plan: Plan
+    row: Row
+    job_id: str
+    number: int
+    folder: Path
+    resume: bool
+
+    @property
+    def task_folder(self) -> Path:
+        """Where this attempt's config, logs and events are."""
+        return self.folder / f"attempt-{self.number}"
+
+
+@dataclass(slots=True)
+class _Hearing:
+    """What the workers have said so far."""
+
+    attempt: Attempt
+    listener: Listener
+    on_point: PointHandler
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    peak_learning_rate: float = 0.0
+    reductions: int = 0
+    samples: int = 0
+    steps: int = 0
+    started_samples: int | None = None
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        handler = getattr(self, f"_on_{event['kind']}", None)
+        if handler is not None:
+            handler(event)
+
+    @property
+    def total_samples(self) -> int:
+        return self.attempt.plan.job.recipe.epochs * int(self.attempt.plan.facts["train_samples"])
+
+    def _on_resumed(self, event: Mapping[str, Any]) -> None:
+        self.curve = list(event["curve"])
+        self.samples, self.steps, self.reductions = event["samples"], event["steps"], event["reductions"]
+        self._say(f"resumed at {self.samples:,} of {self.total_samples:,} samples", level="info")
+
+    def _on_ready(self, event: Mapping[str, Any]) -> None:
+        recipe, batch = self.attempt.plan.job.recipe, self.attempt.row.candidate.global_batch
+        self.peak_learning_rate = event["peak_learning_rate"]
+        rules = [name for name in self.attempt.row.candidate.mitigation if name.endswith("-lr")]
+        rule = f"{rules[0].removesuffix('-lr')} rule, factor {event['factor']:.3g}" if rules else "not scaled"
+        warm = event["warmup_samples"]
+        self._say(
+            f"global batch {batch}: learning rate {recipe.learning_rate:.4g} at batch {recipe.batch_size} -> "
+            f"{self.peak_learning_rate:.4g} ({rule}{f', warm-up over {warm:,} samples' if warm else ''})",
+            level="info",
+        )
+
+    def _on_progress(self, event: Mapping[str, Any]) -> None:
+        self.samples, self.steps = event["samples"], event["steps"]
+        if self.started_samples is None:
+            self.started_samples = self.samples
+        left_s = seconds_left(
+            self.samples - self.started_samples, self.total_samples - self.samples, event["images_per_s"]
+        )
+        data = {name: event[name] for name in ("loss", "learning_rate", "images_per_s", "epoch")}
+        if self.curve:
+            data["metric"] = self.curve[-1]["metric"]
+        self._say(
+            f"epoch {event['epoch']:.2f}, loss {event['loss']:.4f}",
+            fraction=min(1.0, self.samples / self.total_samples),
+            data={**data, "seconds_left": left_s},
+        )
+        self.on_point(self.samples, {name: data[name] for name in ("loss", "learning_rate", "images_per_s")})
+
+    def _on_evaluation(self, event: Mapping[str, Any]) -> None:
+        self.curve.append({name: event[name] for name in CurvePoint.__slots__})
+        metric = str(self.attempt.plan.facts["metric"])
+        self._say(
+            f"epoch {event['epochs']:.0f}: {metric} {event['metric']:.4f}",
+            fraction=min(1.0, self.samples / self.total_samples),
+            data={"metric": event["metric"]},
+        )
+        self.on_point(event["samples"], {metric: event["metric"]})
+
+    def _on_diverged(self, event: Mapping[str, Any]) -> None:
+        self.reductions += 1
+        self.peak_learning_rate = event["new_learning_rate"]
+        self.curve = [point for point in self.curve if point["samples"] <= event["back_to_samples"]]
+        self._say(
+            f"the loss became {event['loss']:.4g} after {event['samples']:,} samples: learning rate lowered from "
+            f"{event['old_learning_rate']:.4g} to {event['new_learning_rate']:.4g}, training goes on from "
+            f"{event['back_to_samples']:,} samples",
+            level="warning",
+        )
+
+    def _say(self, message: str, **rest: Any) -> None:
+        self.listener(Event(stage="train", message=message, **rest))
+
+
+def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) -> tuple[Outcome, BaseException | None]:
+    """Train and return the outcome of all attempts so far, with the error that ended this one, None if none did.
+
+    ``on_point`` gets (training samples seen, figures) as they come. An interrupt or a stop signal is returned like any
+    other error, after the workers have written a checkpoint.
+    """
+    hearing = _Hearing(attempt, listener, on_point)
+    earlier_s = sum(
+        attempt_seconds(folder) for folder in _attempt_folders(attempt.folder) if folder != attempt.task_folder
+    )
+    error: BaseException | None = None
+    result: LaunchResult | None = None
+    try:
+        result = launch(_task(attempt), hearing)
+        if result.failure is not None:
+            error = result.failure.to_error()
+    except (KeyboardInterrupt, StoppedError) as stop:
+        error = stop
+    seconds = earlier_s + (result.seconds if result is not None else attempt_seconds(attempt.task_folder))
+    status: Status = "FINISHED" if error is None else _status(error, result)
+    final = result.result if result is not None and result.result is not None else {}
+    return _outcome(hearing, status, error, final, seconds), error
+
+
+def _status(error: BaseException, result: LaunchResult | None) -> Status:
+    killed = isinstance(error, (KeyboardInterrupt, StoppedError))
+    killed = killed or (
+        result is not None and result.failure is not None and result.failure.kind in ("killed", "stopped")
+    )
+    return "KILLED" if killed else "FAILED"
+
+
+def _task(attempt: Attempt) -> WorkerTask:
+    candidate = attempt.row.candidate
+    return WorkerTask(
+        entry=ENTRY,
+        payload={
+            "job": attempt.plan.job.to_dict(),
+            "local_batch": candidate.local_batch,
+            "accumulation": candidate.accumulation,
+            "mitigation": list(candidate.mitigation),
+            "checkpoint": str(attempt.folder / "checkpoint.pt"),
+            "resume": attempt.resume,
+        },
+        folder=attempt.task_folder,
+        nodes=candidate.nodes,
+        processes_per_node=candidate.processes_per_node,
+        threads=int(attempt.plan.hardware["threads_per_process"]),
+    )
+
+
+def _attempt_folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("attempt-*") if path.is_dir())
+
+
+def attempt_seconds(task_folder: Path) -> float:
+    """Return how long an attempt ran, from its launch to its last event; 0 where it said nothing."""
+    config, events = task_folder / "config.json", task_folder / "events.jsonl"
+    if not (config.exists() and events.exists()):
+        return 0.0
+    times = [json.loads(line)["at_s"] for line in events.read_text().splitlines() if line.endswith("}")]
+    return max(0.0, times[-1] - config.stat().st_mtime) if times else 0.0
+
+
+def _outcome(
+    hearing: _Hearing, status: Status, error: BaseException | None, final: Mapping[str, Any], seconds: float
+) -> Outcome:
+    attempt, plan = hearing.attempt, hearing.attempt.plan
+    candidate = attempt.row.candidate
+    curve = tuple(CurvePoint(**point) for point in hearing.curve)
+    forecast = {name: attempt.row[name] for name in QUANTITIES}
+    reached = bool(final.get("target_reached")) if status == "FINISHED" else False
+    return Outcome(
+        schema_version=Outcome.SCHEMA_VERSION,
+        job_id=attempt.job_id,
+        job_hash=plan.job.digest,
+        job_name=plan.job.title,
+        workload=str(plan.facts.get("workload", plan.job.title)),
+        hardware=str(plan.hardware["fingerprint"]),
+        predictor=plan.predictor,
+        attempt=attempt.number,
+        status=status,
+        failure=None if error is None else (str(error) or type(error).__name__),
+        nodes=candidate.nodes,
+        processes_per_node=candidate.processes_per_node,
+        local_batch=candidate.local_batch,
+        accumulation=candidate.accumulation,
+        mitigation=candidate.mitigation,
+        learning_rate=final.get("learning_rate", hearing.peak_learning_rate),
+        learning_rate_reductions=final.get("reductions", hearing.reductions),
+        target_reached=None if plan.job.target is None else reached,
+        predicted={name: interval.value for name, interval in forecast.items()},
+        predicted_low={name: interval.low for name, interval in forecast.items()},
+        predicted_high={name: interval.high for name, interval in forecast.items()},
+        actual=_actual(hearing, final, seconds),
+        curve=curve,
+        run_folder=str(attempt.folder),
+        finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _actual(hearing: _Hearing, final: Mapping[str, Any], seconds: float) -> dict[str, float | None]:
+    plan, nodes = hearing.attempt.plan, hearing.attempt.row.candidate.nodes
+    samples = final.get("samples", hearing.samples)
+    metric = hearing.curve[-1]["metric"] if hearing.curve else None
+    price = plan.job.cluster.price_per_node_hour
+    return {
+        "step_time_s": final.get("step_time_s"),
+        "time_to_train_s": seconds,
+        "node_hours": node_hours(nodes, seconds),
+        "cost_usd": None if price is None else cost_usd(nodes, seconds, price, plan.job.cluster.billing_seconds),
+        "energy_j": None,  # no meter is read; a forecast from stated watts has nothing to be held against
+        "memory_bytes": final.get("memory_bytes"),
+        "epochs": samples / int(plan.facts["train_samples"]),
+        "steps": final.get("steps", hearing.steps),
+        "accuracy": metric if metric is not None and math.isfinite(metric) else None,
+    }

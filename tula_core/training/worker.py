@@ -1,0 +1,241 @@
+"""The training run inside a worker process: steps, evaluations, checkpoints, a clean end."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tula_core.engine.assemble import Trainee, assemble
+from tula_core.engine.batches import BatchStream, Layout, Step
+from tula_core.engine.checkpoint import load_checkpoint, save_checkpoint
+from tula_core.engine.context import WorkerContext
+from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
+from tula_core.engine.loop import run_step
+from tula_core.engine.peak_memory import peak_bytes, reset_peak
+from tula_core.errors import DivergedError, StoppedError
+from tula_core.job import Job, Target
+from tula_core.mitigations.learning_rate import LearningRate
+from tula_core.records import CurvePoint
+from tula_core.seeding import derive_seed
+from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict
+from tula_core.workloads import Workload
+from tula_core.workloads.load import load_workload
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run is; all of it is in the checkpoint, as plain values."""
+
+    samples: int = 0
+    steps: int = 0
+    reductions: int = 0
+    initial_loss: float | None = None
+    train_loss: float = 0.0
+    elapsed_s: float = 0.0
+    target_reached: bool = False
+    curve: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Seconds of this attempt's steps, evaluations and checkpoints left out."""
+
+    first_s: float = 0.0
+    seconds: float = 0.0
+    steps: int = 0
+
+
+class Run:
+    """One attempt on one process."""
+
+    def __init__(self, context: WorkerContext, payload: dict[str, Any]) -> None:
+        self.context = context
+        self.job = Job.from_mapping(payload["job"])
+        self.workload: Workload = load_workload(self.job)
+        self.samples = len(self.workload.train_set())
+        self.layout = Layout(
+            processes=context.processes, local_batch=payload["local_batch"], accumulation=payload["accumulation"]
+        )
+        recipe = self.job.recipe
+        self.trainee: Trainee = assemble(self.workload, recipe, context, seed=self.job.seed)
+        self.stream = BatchStream(
+            self.workload.train_set(),
+            samples=self.samples,
+            layout=self.layout,
+            rank=context.rank,
+            seed=self.job.seed,
+            workers=recipe.loader_workers,
+            collate=self.workload.collate,
+            pin_memory=context.device.type == "cuda",
+        )
+        self.total_samples = recipe.epochs * self.samples
+        self.rate = LearningRate.plan(recipe, self.layout.global_batch, payload["mitigation"], self.total_samples)
+        self.checkpoint = Path(payload["checkpoint"])
+        self.progress = Progress()
+        self.times = StepTimes()
+        self.eval_batch = evaluation_batch(payload["local_batch"], first_input_values(self.workload))
+        self.guard = Guard(context, None)
+        self._attempt_began = self._step_began = time.perf_counter()
+
+    def begin(self, resume: bool) -> None:
+        """Take up the checkpoint, or write the one that a divergence in the first steps goes back to."""
+        if resume and self.checkpoint.exists():
+            self._go_back()
+            self.context.emit("resumed", **asdict(self.progress))
+        else:
+            self._save()
+        self._attempt_began = time.perf_counter() - self.progress.elapsed_s
+        reset_peak(self.context.device)
+        self.context.emit(
+            "ready",
+            peak_learning_rate=self.rate.peak,
+            factor=self.rate.factor,
+            warmup_samples=self.rate.warmup_samples,
+            steps_per_epoch=self.stream.steps_per_epoch,
+        )
+
+    def go(self) -> dict[str, Any]:
+        """Train to the target or the last epoch and return the result of rank 0."""
+        self._step_began = time.perf_counter()
+        while not self._finished:
+            self.guard = Guard(self.context, self.progress.initial_loss)
+            for step in self.stream.from_samples(self.progress.samples):
+                if not self._take(step) or self._finished:
+                    break
+        self._save()
+        return {
+            **asdict(self.progress),
+            "learning_rate": self.rate.peak,
+            "step_time_s": self.times.seconds / self.times.steps if self.times.steps else self.times.first_s or None,
+            "memory_bytes": int(self.context.all_reduce_max([float(peak_bytes(self.context.device))])[0]),
+        }
+
+    @property
+    def _finished(self) -> bool:
+        return self.progress.target_reached or self.progress.samples >= self.total_samples
+
+    def _take(self, step: Step) -> bool:
+        """Take one step and what follows from it; False when the run went back to a checkpoint."""
+        began = self._step_began
+        torch.default_generator.manual_seed(self._step_seed(step))
+        if self.context.device.type == "cuda":
+            torch.cuda.manual_seed(self._step_seed(step))
+        loss, updated = run_step(self.trainee, step, self.rate.at(step.samples_before))
+        self.guard.add(loss, sum(step.sizes))
+        self.progress.samples = step.samples_after
+        self.progress.steps += updated
+        verdict = self.guard.check() if self.guard.due or step.ends_epoch else None
+        self._time(began)
+        went_on = verdict is None or self._obey(verdict, step)
+        self._step_began = time.perf_counter()
+        return went_on
+
+    def _step_seed(self, step: Step) -> int:
+        return derive_seed(self.job.seed, "step", step.samples_before, self.context.rank)
+
+    def _time(self, began: float) -> None:
+        now = time.perf_counter()
+        if self.times.first_s:
+            self.times.seconds += now - began
+            self.times.steps += 1
+        else:
+            self.context.synchronise()
+            self.times.first_s = time.perf_counter() - began
+
+    def _obey(self, verdict: Verdict, step: Step) -> bool:
+        if verdict.diverged:
+            self._reduce(verdict)
+            return False
+        self.progress.initial_loss = self.guard.initial_loss
+        self.progress.train_loss = verdict.loss
+        self.progress.elapsed_s = time.perf_counter() - self._attempt_began
+        self._report(verdict, step)
+        if step.ends_epoch:
+            self._evaluate(step)
+        if verdict.stop:
+            self._save()
+            signal_number = self.context.stop_signal or int(signal.SIGTERM)
+            raise StoppedError(
+                f"stopped by signal {signal_number} after {self.progress.samples} samples", signal_number
+            )
+        if verdict.checkpoint_due and not self._finished:
+            self._save()
+        return True
+
+    def _report(self, verdict: Verdict, step: Step) -> None:
+        self.context.emit(
+            "progress",
+            samples=self.progress.samples,
+            steps=self.progress.steps,
+            epoch=self.progress.samples / self.samples,
+            loss=verdict.loss,
+            learning_rate=self.rate.at(step.samples_before),
+            images_per_s=verdict.samples_per_s,
+            elapsed_s=self.progress.elapsed_s,
+        )
+
+    def _evaluate(self, step: Step) -> None:
+        result = evaluate(self.trainee, self.eval_batch)
+        point = CurvePoint(
+            samples=self.progress.samples,
+            epochs=self.progress.samples / self.samples,
+            steps=self.progress.steps,
+            learning_rate=self.rate.at(step.samples_before),
+            train_loss=self.progress.train_loss,
+            metric=result.metric,
+            elapsed_s=time.perf_counter() - self._attempt_began,
+        )
+        self.progress.curve.append(asdict(point))
+        target = self.job.target
+        if isinstance(target, Target):
+            higher = self.workload.metric.higher_is_better
+            self.progress.target_reached = result.metric >= target.value if higher else result.metric <= target.value
+        self.context.emit("evaluation", seconds=result.seconds, **asdict(point))
+
+    def _reduce(self, verdict: Verdict) -> None:
+        """Go back to the last checkpoint with a lower rate, and say so."""
+        diverged_at, old = self.progress.samples, self.rate.peak
+        reductions = self.progress.reductions + 1
+        if reductions > MOST_REDUCTIONS:
+            raise DivergedError(
+                f"training: the loss became {verdict.loss:.3g} after {diverged_at} samples, at a learning rate of "
+                f"{old:.3g} after {MOST_REDUCTIONS} reductions. Lower recipe.learning_rate or check the data."
+            )
+        self._go_back()
+        while self.progress.reductions < reductions:
+            self.progress.reductions += 1
+            self.rate = self.rate.reduced(REDUCTION)
+        self._save()  # a resumed run must not try the higher rate again
+        self.context.emit(
+            "diverged",
+            loss=verdict.loss,
+            samples=diverged_at,
+            back_to_samples=self.progress.samples,
+            old_learning_rate=old,
+            new_learning_rate=self.rate.peak,
+        )
+
+    def _go_back(self) -> None:
+        self.progress = Progress(**load_checkpoint(self.trainee, self.checkpoint))
+        self.rate = self.rate.reduced(REDUCTION**self.progress.reductions / self.rate.reduction)
+
+    def _save(self) -> None:
+        began = time.perf_counter()
+        save_checkpoint(self.trainee, self.checkpoint, asdict(self.progress))
+        self.guard.saved(time.perf_counter() - began)
+
+
+def run_in_worker(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:
+    """Entry of the train task.
+
+    ``payload``: ``job`` (resolved), ``local_batch``, ``accumulation``, ``mitigation``, ``checkpoint``
+    (path), ``resume``.
+    """
+    run = Run(context, payload)
+    run.begin(payload["resume"])
+    return run.go()
