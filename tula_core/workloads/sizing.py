@@ -1,0 +1,153 @@
+"""Data sets without a length, data sets that are streams, and data sets to be cut: all become sized and indexable."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from tula_core.errors import InputError
+from tula_core.seeding import derive_seed
+
+
+class StreamDataset(Dataset[Any]):
+    """The first items of a stream, read once, in order, and kept in memory.
+
+    Index-based sampling needs items that can be read again in any order. The stream is read in one process, so the
+    items are neither doubled nor dropped by loader workers that each open it.
+
+    Raises
+    ------
+    InputError
+        The stream ends before ``samples`` items.
+    """
+
+    def __init__(self, stream: Iterable[Any], samples: int, *, role: str = "train_data", exact: bool = True) -> None:
+        self.items = list(itertools.islice(iter(stream), samples))
+        if exact and len(self.items) < samples:
+            raise InputError(
+                f"samples: {samples} were promised, but the stream {role} ends after {len(self.items)}. "
+                f"Set samples to at most {len(self.items)}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]
+
+
+class Part(Dataset[Any]):
+    """Chosen items of a data set, in the order of ``indices``; passes on ``targets`` and ``classes``."""
+
+    def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
+        self.dataset = dataset
+        self.indices = list(indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[self.indices[index]]
+
+    @property
+    def classes(self) -> Any:
+        """The classes of the whole data set."""
+        return self.dataset.classes
+
+    @property
+    def targets(self) -> torch.Tensor:
+        """The targets of the chosen items."""
+        return torch.as_tensor(self.dataset.targets)[self.indices]
+
+    @property
+    def transform(self) -> Any:
+        """The transform of the whole data set."""
+        return self.dataset.transform
+
+
+class BatchedPart(Part):
+    """A `Part` of a data set that hands out whole batches."""
+
+    def get_batch(self, indices: Sequence[int]) -> Any:
+        """Return the batch of the chosen items at ``indices``."""
+        return self.dataset.get_batch([self.indices[index] for index in indices])
+
+
+def part_of(dataset: Any, indices: Sequence[int]) -> Part:
+    """Return the items at ``indices`` as a data set, with whole batches where ``dataset`` has them."""
+    return (BatchedPart if hasattr(dataset, "get_batch") else Part)(dataset, indices)
+
+
+def permutation(length: int, seed: int, purpose: str) -> list[int]:
+    """Return the numbers below ``length`` in an order that depends on ``seed`` and ``purpose`` alone."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, purpose))
+    order: list[int] = torch.randperm(length, generator=generator).tolist()
+    return order
+
+
+def length_of(dataset: Any) -> int | None:
+    """Return the length a data set states, None where it states none."""
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def as_sized(dataset: Any, samples: int | None, *, role: str, seed: int = 0) -> Dataset[Any]:
+    """Return a data set with a length and indices.
+
+    Parameters
+    ----------
+    dataset
+        Map-style or a stream, with a length or without.
+    samples
+        A sized training set is cut to the first ``samples`` of a permutation by ``seed``; an evaluation set that has
+        a length is left whole. Without a length it is the length, of a stream the number of items that are read.
+    role
+        ``train_data`` or ``eval_data``, for messages.
+
+    Raises
+    ------
+    InputError
+        No length and no ``samples``, ``samples`` larger than the data set, or a stream longer than it states.
+    """
+    length = length_of(dataset)
+    training = role == "train_data"
+    if length is None and samples is None:
+        raise InputError(
+            f"samples: {role} ({type(dataset).__name__}) has no length. "
+            "Set samples to the number of items, or give a map-style data set with __len__."
+        )
+    if training and length is not None and samples is not None and samples > length:
+        raise InputError(
+            f"samples: {samples} is more than the {length} items of {role}. Set samples to at most {length}."
+        )
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        return _from_stream(dataset, length, samples, role=role)
+    if length is None:
+        assert samples is not None
+        return part_of(dataset, range(samples))
+    if training and samples is not None and samples < length:
+        return part_of(dataset, permutation(length, seed, "samples")[:samples])
+    return dataset  # type: ignore[no-any-return]
+
+
+def _from_stream(stream: Any, length: int | None, samples: int | None, *, role: str) -> Dataset[Any]:
+    if not hasattr(stream, "__iter__"):
+        raise InputError(
+            f"{role}: {type(stream).__name__} has neither __getitem__ nor __iter__. Give a torch.utils.data.Dataset."
+        )
+    if samples is not None and (role == "train_data" or length is None):
+        return StreamDataset(stream, samples, role=role, exact=role == "train_data")
+    assert length is not None
+    opened = StreamDataset(stream, length + 1, role=role, exact=False)
+    if len(opened) != length:
+        found = "more" if len(opened) > length else str(len(opened))
+        raise InputError(
+            f"{role}: its length says {length}, but it yields {found} items. Mend __len__, or set samples."
+        )
+    return opened
