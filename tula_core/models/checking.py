@@ -1,0 +1,102 @@
+"""Refuses a profile whose numbers cannot be true, before any model is fitted to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from tula_core.errors import InputError
+from tula_core.records.profile import Profile
+
+_REMEDY = "Measure again (tula profile --reprofile) or remove that entry"
+_SHAPE = ("nodes", "processes_per_node")
+
+_POSITIVE = {
+    "steps": (*_SHAPE, "local_batch", "accumulation", "steps", "step_time_s"),
+    "communication": (*_SHAPE, "message_bytes", "time_s"),
+    "memory": (*_SHAPE, "local_batch"),
+    "start_up": _SHAPE,
+    "evaluation": (*_SHAPE, "samples", "seconds"),
+    "pilots": ("global_batch", "planned_samples"),
+}
+_NOT_NEGATIVE = {
+    "steps": (
+        "step_time_median_s",
+        "step_time_error_s",
+        "first_step_s",
+        "loader_s",
+        "compute_s",
+        "communication_s",
+        "optimizer_s",
+    ),
+    "start_up": ("seconds",),
+}
+
+
+def check_profile(profile: Profile) -> None:
+    """Check every number that a model reads.
+
+    Raises
+    ------
+    InputError
+        Names the first field that is not finite, negative, or zero where it must not be; or says that no step was
+        timed.
+    """
+    for group, names in _POSITIVE.items():
+        _check_all(group, getattr(profile, group), names, low=0.0, open_end=True)
+    for group, names in _NOT_NEGATIVE.items():
+        _check_all(group, getattr(profile, group), names, low=0.0)
+    for index, use in enumerate(profile.memory):
+        if use.outcome == "ok":
+            _check(f"memory[{index}].peak_bytes", use.peak_bytes, low=0.0, open_end=True)
+    _check_facts(profile)
+    _check_pilots(profile)
+    if profile.checkpoint_s is not None:
+        _check("checkpoint_s", profile.checkpoint_s, low=0.0)
+    if profile.noise is not None and profile.noise.noise_scale_samples is not None:
+        _check("noise.noise_scale_samples", profile.noise.noise_scale_samples, low=0.0, open_end=True)
+    if not profile.steps:
+        raise InputError(
+            "profile.steps: is empty, at least one timed configuration is needed. "
+            "Give the probe more time (probe.seconds) and measure again."
+        )
+
+
+def _check_facts(profile: Profile) -> None:
+    facts = profile.facts
+    _check("facts.train_samples", facts.train_samples, low=0.0, open_end=True)
+    _check("facts.gradient_bytes", facts.gradient_bytes, low=0.0)
+    _check("facts.eval_samples", facts.eval_samples, low=0.0)
+    for name in ("metric_ceiling", "chance"):
+        value = getattr(facts, name)
+        if value is not None:
+            _check(f"facts.{name}", value)
+
+
+def _check_pilots(profile: Profile) -> None:
+    for number, pilot in enumerate(profile.pilots):
+        if pilot.diverged:  # a diverged pilot may hold anything; its points are not read
+            continue
+        group = f"pilots[{number}].points"
+        _check_all(group, pilot.points, ("samples",), low=0.0)
+        _check_all(group, pilot.points, ("eval_samples",), low=0.0, open_end=True)
+        _check_all(group, pilot.points, ("metric",))
+        _check_all(group, pilot.points, ("schedule_fraction",), low=0.0, high=1.0)
+
+
+def _check_all(group: str, rows: Iterable[Any], names: tuple[str, ...], **limits: Any) -> None:
+    for index, row in enumerate(rows):
+        for name in names:
+            _check(f"{group}[{index}].{name}", getattr(row, name), **limits)
+
+
+def _check(
+    field: str, value: Any, *, low: float = -math.inf, high: float = math.inf, open_end: bool = False
+) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if number and low <= value <= high and not (open_end and value == low):
+        return
+    above = "" if low == -math.inf else (f" above {low:g}" if open_end else f" of at least {low:g}")
+    below = "" if high == math.inf else f" and at most {high:g}"
+    raise InputError(f"profile.{field}: a finite number{above}{below} is needed, got {value!r}. {_REMEDY}.")

@@ -1,0 +1,77 @@
+"""Learning-rate schedules as pure functions of the share of the run that is done.
+
+Training, pilots and the accuracy model use these same functions.
+"""
+
+from __future__ import annotations
+
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tula_core.errors import InputError, nearest
+from tula_core.registry import Registry
+
+Array = NDArray[np.float64]
+
+
+def constant(fraction: Array) -> Array:
+    """Return 1 at every time."""
+    return np.ones_like(fraction)
+
+
+def linear(fraction: Array) -> Array:
+    """Return 1 - f."""
+    return 1.0 - fraction
+
+
+def cosine(fraction: Array) -> Array:
+    """Return (1 + cos(pi f))/2; Loshchilov and Hutter 2017, arXiv 1608.03983, eq. 5 with one cycle and eta_min = 0."""
+    return np.asarray(0.5 * (1.0 + np.cos(np.pi * fraction)))
+
+
+def step(fraction: Array) -> Array:
+    """Return 1, a tenth from half of the run on, a hundredth from three quarters on (He et al. 2016, 1512.03385)."""
+    return np.where(fraction < 0.5, 1.0, np.where(fraction < 0.75, 0.1, 0.01))
+
+
+SCHEDULES = Registry(
+    "recipe.schedule", ("constant", constant), ("linear", linear), ("cosine", cosine), ("step", step)
+)
+
+
+@overload
+def schedule_factor(schedule: str, fraction: float) -> float: ...
+@overload
+def schedule_factor(schedule: str, fraction: Array) -> Array: ...
+def schedule_factor(schedule: str, fraction: float | Array) -> float | Array:
+    """Return learning rate / peak learning rate after ``fraction`` of the run.
+
+    Parameters
+    ----------
+    schedule
+        ``constant``, ``linear``, ``cosine`` or ``step``.
+    fraction
+        Share of the planned samples that is done; clipped to [0, 1].
+
+    Raises
+    ------
+    InputError
+        The schedule is unknown or a fraction is not a number.
+
+    >>> schedule_factor("cosine", 0.5)
+    0.5
+    """
+    if schedule not in SCHEDULES:
+        raise InputError(f"recipe.schedule: {schedule!r} is unknown. {nearest(schedule, SCHEDULES)}")
+    values = np.asarray(fraction, dtype=float)
+    if np.isnan(values).any():
+        raise InputError("fraction: is not a number. Give the share of the run that is done, 0 to 1.")
+    factor = SCHEDULES[schedule](np.clip(values, 0.0, 1.0))
+    return factor if isinstance(fraction, np.ndarray) else round(float(factor), 15)
+
+
+def annealing(schedule: str, fraction: Array) -> Array:
+    """Return the annealing progress h = 1 - lr(f)/lr_peak: 0 at the peak, 1 when the rate has come down to nothing."""
+    return 1.0 - schedule_factor(schedule, fraction)
