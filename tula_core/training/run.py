@@ -245,7 +245,7 @@ def _actual(hearing: _Hearing, final: Mapping[str, Any], seconds: float) -> dict
     return {
         "step_time_s": final.get("step_time_s"),
         "time_to_train_s": seconds,
-        "node_hours": node_hours(nodes, seconds),
+        "node_hours": nodes * seconds / 3600,
         "cost_usd": None if price is None else cost_usd(nodes, seconds, price, plan.job.cluster.billing_seconds),
         "energy_j": None,  # no meter is read; a forecast from stated watts has nothing to be held against
         "memory_bytes": final.get("memory_bytes"),
