@@ -1,4 +1,4 @@
-"""Passing the nouns between the stages: `plan` and `train`, and what the command line and the flows call beside them."""
+"""Passing the nouns between the stages: `plan`, `train`, and what the command line and the flows call beside them."""
 
 from __future__ import annotations
 
@@ -100,10 +100,8 @@ def train(
     from tula_core.training.run import Attempt, run_attempt
 
     tracking.close_dead_runs()
-    if resume and job_id is None:
-        folder = unfinished_run(plan)
-    else:
-        folder = create_run(plan, _row_number(plan, row), job_id)
+    newest = resume and job_id is None
+    folder = unfinished_run(plan) if newest else create_run(plan, _row_number(plan, row), job_id)
     if resume:
         plan, row = folder.plan, folder.row_number
     chosen = plan.table[_row_number(plan, row)]

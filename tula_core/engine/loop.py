@@ -60,7 +60,7 @@ def run_step(
     """
     _set_learning_rate(trainee.optimizer, learning_rate)
     trainee.optimizer.zero_grad(set_to_none=True)
-    total = torch.zeros((), device=trainee.device)
+    total = torch.zeros((), dtype=torch.float64, device=trainee.device)
     weight = trainee.context.processes / step.global_samples
     last = len(step.micro_batches) - 1
     for index, (batch, size) in enumerate(zip(step.micro_batches, step.sizes, strict=True)):
