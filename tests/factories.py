@@ -56,8 +56,7 @@ def _parts(nodes: int, processes_per_node: int, local_batch: int, accumulation: 
     return {
         "loader_s": accumulation * TRUTH["loader_slope_s"] * local_batch,
         "compute_s": accumulation * (TRUTH["floor_s"] + TRUTH["slope_s"] * local_batch),
-        "communication_s": 2 * others * TRUTH["latency_s"]
-        + 2 * others / (others + 1) * message / TRUTH["bandwidth"],
+        "communication_s": 2 * others * TRUTH["latency_s"] + 2 * others / (others + 1) * message / TRUTH["bandwidth"],
         "optimizer_s": TRUTH["optimizer_s"],
     }
 

@@ -91,9 +91,7 @@ def _check_all(group: str, rows: Iterable[Any], names: tuple[str, ...], **limits
             _check(f"{group}[{index}].{name}", getattr(row, name), **limits)
 
 
-def _check(
-    field: str, value: Any, *, low: float = -math.inf, high: float = math.inf, open_end: bool = False
-) -> None:
+def _check(field: str, value: Any, *, low: float = -math.inf, high: float = math.inf, open_end: bool = False) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if number and low <= value <= high and not (open_end and value == low):
         return

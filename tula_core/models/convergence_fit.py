@@ -95,7 +95,9 @@ class LearningModel:
         normal = standard_draws(DRAWS, 7, seed=1)
         curve = self.curve(self.posterior.draws(normal[:, :5]))
         run = normal[:, 5:6] * self._run_sd(batches)
-        path = self._path(curve, normal[:, 6:7], epochs * float(train_samples), annealing(schedule, epochs / cap_epochs))
+        path = self._path(
+            curve, normal[:, 6:7], epochs * float(train_samples), annealing(schedule, epochs / cap_epochs)
+        )
         # In ln(reducible gap), time and batch are two terms: path(epoch) falls, handicap(batch) does not depend on it.
         handicap = curve.power * np.log(batches + curve.critical_batch)
         stop = np.full(run.shape, len(epochs) - 1)
@@ -182,7 +184,7 @@ def metric_scale(profile: Profile) -> MetricScale:
     if ceiling is None:
         spread = max(max(seen) - min(seen), abs(max(seen)), 1e-6)
         if facts.higher_is_better:
-            ceiling = 1.0 if 0 <= min(seen) and max(seen) <= 1 else max(seen) + spread
+            ceiling = 1.0 if min(seen) >= 0 and max(seen) <= 1 else max(seen) + spread
         else:
             ceiling = 0.0 if min(seen) >= 0 else min(seen) - spread
     sign = 1.0 if facts.higher_is_better else -1.0
