@@ -12,7 +12,6 @@ from tula_core.progress import Event, Listener, silent
 from tula_core.records import Candidate, Plan, PlanProbe, Profile, Row
 from tula_core.search import words
 from tula_core.search.constraints import (
-    ACCURACY_SLACK,
     Judged,
     Limits,
     accuracy_slack,
@@ -156,9 +155,9 @@ def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
         notes.append(f"A process may fill {words.memory(limit.size_bytes)}: {limit.source}.")
     if limits.worst_accuracy is not None:
         notes.append(
-            f"There is no target, so {profile.facts.metric} worse than {limits.worst_accuracy:.4g} is ruled out: that of "
-            f"the reference batch on one process, less {words.percent(ACCURACY_SLACK)}. constraints.min_accuracy "
-            "replaces this rule."
+            f"There is no target, so {profile.facts.metric} worse than {limits.worst_accuracy:.4g} is ruled out: that "
+            "of the reference batch on one process, with a margin of a hundredth. constraints.min_accuracy replaces "
+            "this rule."
         )
     elif job.target is None and job.constraints.min_accuracy is None:
         notes.append("The accuracy of the reference batch is unknown, so no batch size was ruled out for its accuracy.")

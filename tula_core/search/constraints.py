@@ -172,7 +172,8 @@ def _deadline(row: Row, limits: Limits) -> Violation | None:
     limit, time = limits.job.constraints.deadline, row["time_to_train_s"].value
     if limit is None or time is None or time <= limit:
         return None
-    text = f"time to train {words.duration(time)} is above the deadline of {words.duration(limit)}"
+    shown, bound = words.beside_limit(time, limit, words.duration)
+    text = f"time to train {shown} is above the deadline of {bound}"
     remedy = f"Raise constraints.deadline to {words.admitting_duration(time)}"
     return Violation(key="deadline", excess=time / limit - 1, text=text, remedy=remedy)
 
@@ -185,7 +186,8 @@ def _budget(row: Row, limits: Limits) -> Violation | None:
         return _unchecked("budget_usd", "cost")
     if cost <= limit:
         return None
-    text = f"cost {words.expense(cost, 'cost_usd')} is above the budget of {words.expense(limit, 'cost_usd')}"
+    shown, bound = words.beside_limit(cost, limit, words.usd)
+    text = f"cost {shown} is above the budget of {bound}"
     remedy = f"Raise constraints.budget_usd to {words.admitting_usd(cost)}"
     return Violation(key="budget_usd", excess=cost / limit - 1, text=text, remedy=remedy)
 
@@ -199,10 +201,8 @@ def _memory(row: Row, limits: Limits) -> Violation | None:
         return _unchecked("memory", "memory") if limit.by_user else None
     if high <= limit.size_bytes:
         return None
-    text = (
-        f"memory of the fullest process, up to {words.memory(high)}, is above {limit.source}, "
-        f"{words.memory(limit.size_bytes)}"
-    )
+    shown, bound = words.beside_limit(high, limit.size_bytes, words.memory)
+    text = f"memory of the fullest process, up to {shown}, is above {limit.source}, {bound}"
     needed = words.admitting_size(high)
     remedy = f"Raise constraints.memory to {needed}" if limit.by_user else f"Give each process {needed} of memory"
     return Violation(key="memory", excess=high / limit.size_bytes - 1, text=text, remedy=remedy)

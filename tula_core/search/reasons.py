@@ -140,7 +140,7 @@ def _risk(rows: Sequence[Row], decision: Decision, job: Job) -> str:
     if limits.deadline is not None and time is not None and time > limits.deadline:
         risks.append(f"the deadline of {words.duration(limits.deadline)} may be missed")
     if limits.budget_usd is not None and cost is not None and cost > limits.budget_usd:
-        risks.append(f"up to {words.expense(cost, 'cost_usd')} may be spent, above the budget")
+        risks.append(f"up to {words.usd(cost)} may be spent, above the budget")
     if limits.min_accuracy is not None and (row["accuracy"].low or 0.0) < limits.min_accuracy:
         risks.append(f"accuracy may stay below {limits.min_accuracy:g}")
     if not row.measured:

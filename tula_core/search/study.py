@@ -48,6 +48,10 @@ class Task:
         The second objective's name.
     seed
         Seed of the sampler, below 2^32.
+    small_grid
+        Up to this many candidates every one is tried; above, ``trials_beyond`` trials are made.
+    time_limit_s
+        For the sampling; what is under way is finished.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Task:
     expense: str
     seed: int
     small_grid: int = SMALL_GRID
+    trials_beyond: int = TRIALS_BEYOND
     time_limit_s: float = TIME_LIMIT_S
 
 
@@ -132,7 +137,7 @@ def _genetic(task: Task) -> Searched:
     seen: dict[Key, Judged] = {}
     started = time.monotonic()
     trials, cut_short = 0, False
-    while trials < TRIALS_BEYOND + len(task.first) and not cut_short:
+    while trials < task.trials_beyond + len(task.first) and not cut_short:
         asked = [study.ask() for _ in range(POPULATION)]
         indices = []
         for trial in asked:

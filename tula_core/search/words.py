@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tula_core.records import Candidate, Row
 
@@ -41,6 +42,11 @@ def expense(value: float, quantity: str) -> str:
     return f"${digits}" if quantity == "cost_usd" else f"{digits} node-hours"
 
 
+def usd(value: float) -> str:
+    """Return an amount of money."""
+    return expense(value, "cost_usd")
+
+
 def percent(fraction: float) -> str:
     """Return a share as a percentage.
 
@@ -48,6 +54,17 @@ def percent(fraction: float) -> str:
     ('12 %', '0.4 %')
     """
     return f"{100 * fraction:.0f} %" if abs(fraction) >= 0.0995 else f"{100 * fraction:.1f} %"
+
+
+def beside_limit(value: float, limit: float, write: Callable[[float], str]) -> tuple[str, str]:
+    """Return a value and the limit it breaks as text, the difference spelt out where rounding would hide it.
+
+    >>> beside_limit(61, 30, duration), beside_limit(606, 600, duration)
+    (('61 s', '30 s'), ('10 min (1.0 % more)', '10 min'))
+    """
+    shown, bound = write(value), write(limit)
+    more = max(value / limit - 1, 0.001)
+    return (f"{shown} ({percent(more)} more)" if shown == bound else shown), bound
 
 
 def describe(candidate: Candidate) -> str:
