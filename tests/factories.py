@@ -129,6 +129,7 @@ def make_profile(**overrides: Any) -> Profile:
     worlds, batches = ((1, 1), (1, 2)), (16, 64, 256)
     profile = Profile(
         schema_version=Profile.SCHEMA_VERSION,
+        job=make_job().to_dict(),
         fingerprint="f" * 16,
         facts=make_facts(),
         hardware=Hardware(

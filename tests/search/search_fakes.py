@@ -127,6 +127,7 @@ def profile(
 ) -> Profile:
     return Profile(
         schema_version=1,
+        job={},
         fingerprint="0123456789abcdef0123",
         facts=WorkloadFacts(
             name="digits-cnn",

@@ -10,7 +10,7 @@ With M independent groups of n samples each, whose mean gradients are g_k, and t
 McCandlish et al. 2018, arXiv 1812.06162, appendix A.1, written for equal groups.
 """
 
-from __future__ import annotations
+# Annotations stay evaluated here: the data-parallel wrapper checks those of the hook.
 
 import math
 from collections.abc import Sequence

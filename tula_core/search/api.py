@@ -181,6 +181,7 @@ def _probe(profile: Profile, job: Job, cached: bool) -> PlanProbe:
 
 def _facts(profile: Profile, job: Job, decision: Decision, evaluated: int, grid: int) -> dict[str, Any]:
     return {
+        "workload": profile.facts.name,
         "profile_fingerprint": profile.fingerprint,
         "train_samples": profile.facts.train_samples,
         "eval_samples": profile.facts.eval_samples,
