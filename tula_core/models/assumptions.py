@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tula_core.job import Job
+from tula_core.job import Job, Target
 from tula_core.models.communication import Links
 from tula_core.models.convergence_fit import LearningModel
 from tula_core.models.memory import MemoryModel
@@ -74,7 +74,7 @@ def _of_learning(profile: Profile, job: Job, learning: LearningModel | None) -> 
                 "that rate is suspect there, and its accuracy is forecast from the other pilots"
             )
     cap = job.recipe.epochs
-    if job.target is not None and job.target.metric != profile.facts.metric:
+    if isinstance(job.target, Target) and job.target.metric != profile.facts.metric:
         yield (
             f"the target's metric {job.target.metric!r} is not the one measured, {profile.facts.metric!r}: "
             f"epochs are the cap of {cap}"

@@ -103,15 +103,17 @@ class LearningModel:
         stop = np.full(run.shape, len(epochs) - 1)
         reached = np.zeros(run.shape, dtype=bool)
         if target is not None:
-            wanted = self.scale.gap(np.array(target)) * np.exp(-run)
+            gap = float(self.scale.gap(np.array(target)))
+            # A guess already meets a target at or below chance, however unlucky the run.
+            wanted = np.full(run.shape, gap) if gap >= self.scale.chance_gap else gap * np.exp(-run)
             needed = reducible_log_of(wanted, curve.floor, self.scale.chance_gap) - handicap
             first = np.stack([np.searchsorted(-p, -n) for p, n in zip(path, needed, strict=True)])
             reached = first < len(epochs)
             stop = np.minimum(first, len(epochs) - 1)
         reducible = np.take_along_axis(path, stop, axis=1) + handicap
-        gap = total_gap(reducible, curve.floor, self.scale.chance_gap) * np.exp(run)
+        left = total_gap(reducible, curve.floor, self.scale.chance_gap) * np.exp(run)
         return Learning(
-            epochs=epochs[stop], reached=reached, metric=self.scale.metric(np.minimum(gap, self.scale.chance_gap))
+            epochs=epochs[stop], reached=reached, metric=self.scale.metric(np.minimum(left, self.scale.chance_gap))
         )
 
     def _run_sd(self, batches: Array) -> Array:
