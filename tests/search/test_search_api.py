@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_fakes import GIB, FakePredictor, job, profile, timing
 
+import tula_core.search
 from tula_core.errors import InputError
 from tula_core.records import Plan, from_json, load, save
 from tula_core.search.api import make_plan
@@ -201,7 +202,16 @@ def test_the_rows_worth_printing_of_an_infeasible_plan_hold_the_least_violating(
     assert plan.facts["nearest"] in display_rows(plan)
 
 
-def test_nothing_but_search_is_needed_to_search():
-    script = "import sys, tula_core.search.api; print([m for m in ('torch', 'mlflow', 'prefect') if m in sys.modules])"
+@pytest.mark.parametrize(("name", "loads"), [("make_plan", ["optuna"]), ("display_rows", [])])
+def test_planning_loads_no_more_than_it_needs(name, loads):
+    script = (
+        f"import sys; from tula_core import search; search.{name}\n"
+        "print([m for m in ('torch', 'mlflow', 'prefect', 'optuna') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True, cwd=Path.cwd())
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == str(loads)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'plan'"):
+        tula_core.search.plan  # noqa: B018
