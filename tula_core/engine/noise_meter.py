@@ -100,6 +100,10 @@ class HookedNoise:
         group = self._trainee.context.all_reduce_sum([local])[0] / self._trainee.context.processes
         self._meter.add(group, squared_norm(gradients(self._trainee.network)) / scale**2)
 
+    def discard_step(self) -> None:
+        """Forget the step at hand; the ``observe`` of one whose groups are smaller than the meter's."""
+        self._square.zero_()
+
 
 def _measuring_all_reduce(state: HookedNoise, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     buffer = bucket.buffer()
