@@ -2,6 +2,7 @@ import dataclasses
 import math
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from tests.factories import (
 )
 from tula_core.errors import InputError
 from tula_core.job import Cluster, Recipe, Target
+from tula_core.models.forecasting import Band
 from tula_core.models.predictor import fit
 from tula_core.records import (
     QUANTITIES,
@@ -429,3 +431,14 @@ def test_importing_the_models_loads_no_torch():
         "sys.exit(any(m in sys.modules for m in ('torch', 'optuna', 'mlflow', 'prefect')))"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+@given(st.floats(1e-9, 1e9), st.floats(0, 100))
+def test_bands_hold_their_value_and_stay_finite(value, log_sd):
+    band = Band.log_normal(np.array([value]), np.array([log_sd]))
+    assert 0 < band.low[0] <= band.value[0] <= band.high[0] < math.inf
+
+
+def test_bands_of_whole_draws_stay_whole():
+    band = Band.of_draws(np.array([[1.0], [2.0], [2.0], [5.0]]))
+    assert (band.low[0], band.value[0], band.high[0]) == (1.0, 2.0, 5.0)
