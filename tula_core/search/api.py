@@ -147,7 +147,7 @@ def _search_notes(searched: Searched, grid: int) -> list[str]:
 def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
     job, notes = limits.job, []
     if limits.expense == "node_hours":
-        notes.append("No price was given: cost is unknown, and node-hours stand in for it.")
+        notes.append("Without a price, candidates are compared by node-hours instead of cost.")
     limit = memory_limit(job, profile.hardware, job.cluster.processes_per_node)
     if limit is None:
         notes.append("The memory of the machine is unknown, so no limit was applied.")
