@@ -10,8 +10,7 @@ With M independent groups of n samples each, whose mean gradients are g_k, and t
 McCandlish et al. 2018, arXiv 1812.06162, appendix A.1, written for equal groups.
 """
 
-from __future__ import annotations
-
+# No postponed annotations here: the data-parallel wrapper compares a hook's annotations with the classes themselves.
 import math
 from collections.abc import Sequence
 from typing import Any
