@@ -56,8 +56,7 @@ def _parts(nodes: int, processes_per_node: int, local_batch: int, accumulation: 
     return {
         "loader_s": accumulation * TRUTH["loader_slope_s"] * local_batch,
         "compute_s": accumulation * (TRUTH["floor_s"] + TRUTH["slope_s"] * local_batch),
-        "communication_s": 2 * others * TRUTH["latency_s"]
-        + 2 * others / (others + 1) * message / TRUTH["bandwidth"],
+        "communication_s": 2 * others * TRUTH["latency_s"] + 2 * others / (others + 1) * message / TRUTH["bandwidth"],
         "optimizer_s": TRUTH["optimizer_s"],
     }
 
@@ -130,6 +129,7 @@ def make_profile(**overrides: Any) -> Profile:
     worlds, batches = ((1, 1), (1, 2)), (16, 64, 256)
     profile = Profile(
         schema_version=Profile.SCHEMA_VERSION,
+        job=make_job().to_dict(),
         fingerprint="f" * 16,
         facts=make_facts(),
         hardware=Hardware(

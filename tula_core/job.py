@@ -193,6 +193,14 @@ class Job(Part):
         chosen = self.target if "target" in self.model_fields_set else target
         return self.model_copy(update={"recipe": recipe, "target": None if chosen == "none" else chosen})
 
+    def completes(self, request: Job) -> bool:
+        """Return whether this job is ``request`` with fields of its recipe and target filled in."""
+        mine, asked = self.to_dict(), request.to_dict()
+        recipe, target = mine.pop("recipe"), mine.pop("target", None)
+        wanted, goal = asked.pop("recipe"), asked.pop("target", target)
+        same_goal = (None if goal == "none" else goal) == target
+        return mine == asked and wanted.items() <= recipe.items() and same_goal
+
     @classmethod
     def from_mapping(cls, data: Any, *, source: str = "job") -> Job:
         """Validate plain data.

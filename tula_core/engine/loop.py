@@ -60,7 +60,7 @@ def run_step(
     """
     _set_learning_rate(trainee.optimizer, learning_rate)
     trainee.optimizer.zero_grad(set_to_none=True)
-    total = torch.zeros((), device=trainee.device)
+    total = torch.zeros((), dtype=torch.float64, device=trainee.device)
     weight = trainee.context.processes / step.global_samples
     last = len(step.micro_batches) - 1
     for index, (batch, size) in enumerate(zip(step.micro_batches, step.sizes, strict=True)):
@@ -69,7 +69,7 @@ def run_step(
             with trainee.autocast():
                 loss = trainee.workload.loss(trainee.module(inputs), targets)
             share = loss * (size * weight)
-            (trainee.scaler.scale(share) if trainee.scaler is not None else share).backward()
+            (trainee.scaler.scale(share) if trainee.scaler is not None else share).backward()  # type: ignore[no-untyped-call]
         total += loss.detach() * size
     if clock is not None:
         clock.mark("compute")

@@ -10,7 +10,8 @@ With M independent groups of n samples each, whose mean gradients are g_k, and t
 McCandlish et al. 2018, arXiv 1812.06162, appendix A.1, written for equal groups.
 """
 
-# No postponed annotations here: the data-parallel wrapper compares a hook's annotations with the classes themselves.
+# Annotations stay evaluated here: the data-parallel wrapper checks those of the hook.
+
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -104,7 +105,10 @@ class HookedNoise:
         self._square.zero_()
 
 
-def _measuring_all_reduce(state: HookedNoise, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _measuring_all_reduce(
+    state: HookedNoise,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[Tensor]:
     buffer = bucket.buffer()
     state.add_bucket(buffer)
     buffer.div_(dist.get_world_size())

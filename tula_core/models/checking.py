@@ -75,13 +75,18 @@ def _check_facts(profile: Profile) -> None:
 
 
 def _check_pilots(profile: Profile) -> None:
+    best = profile.facts.metric_ceiling
+    slack = 1e-6 * max(1.0, abs(best or 0.0))
+    limits = (
+        {} if best is None else ({"high": best + slack} if profile.facts.higher_is_better else {"low": best - slack})
+    )
     for number, pilot in enumerate(profile.pilots):
         if pilot.diverged:  # a diverged pilot may hold anything; its points are not read
             continue
         group = f"pilots[{number}].points"
         _check_all(group, pilot.points, ("samples",), low=0.0)
         _check_all(group, pilot.points, ("eval_samples",), low=0.0, open_end=True)
-        _check_all(group, pilot.points, ("metric",))
+        _check_all(group, pilot.points, ("metric",), **limits)
         _check_all(group, pilot.points, ("schedule_fraction",), low=0.0, high=1.0)
 
 
@@ -91,9 +96,7 @@ def _check_all(group: str, rows: Iterable[Any], names: tuple[str, ...], **limits
             _check(f"{group}[{index}].{name}", getattr(row, name), **limits)
 
 
-def _check(
-    field: str, value: Any, *, low: float = -math.inf, high: float = math.inf, open_end: bool = False
-) -> None:
+def _check(field: str, value: Any, *, low: float = -math.inf, high: float = math.inf, open_end: bool = False) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if number and low <= value <= high and not (open_end and value == low):
         return

@@ -36,9 +36,7 @@ def step(fraction: Array) -> Array:
     return np.where(fraction < 0.5, 1.0, np.where(fraction < 0.75, 0.1, 0.01))
 
 
-SCHEDULES = Registry(
-    "recipe.schedule", ("constant", constant), ("linear", linear), ("cosine", cosine), ("step", step)
-)
+SCHEDULES = Registry("recipe.schedule", ("constant", constant), ("linear", linear), ("cosine", cosine), ("step", step))
 
 
 @overload

@@ -25,9 +25,10 @@ DRIFT_SD = 0.05
 """Log standard deviation between measuring and training on the same machine: shared machines drift."""
 
 _TIMING_SD = 0.03  # of a measured mean, beside its own standard error
-_MISFIT_SD = 0.06  # what the equations are expected to miss, before data say more
-_MISFIT_WEIGHT = 3.0  # worth so many measurements
+_MISFIT_SD = 0.12  # what equations with few data miss on real machines, before these data say more
+_MISFIT_WEIGHT = 4.0  # worth so many measurements
 _FAR_SD = 0.06  # per unit of distance beyond the nearest measured configuration
+_LOCAL = 5.0  # the local half of a misfit reaches so many times less far
 _LENGTHS = (1.5, 0.7, 0.7, 2.0)  # octaves of local batch, processes per node, nodes, accumulation
 
 
@@ -43,6 +44,7 @@ class StepTimeModel:
     slopes: Array  # d ln(time)/d parameter at the measured configurations, shape (m, p)
     gain: Array  # inverse covariance of the residuals, shape (m, m)
     misfit_sd: float
+    drift_sd: float
     first_extra_s: Array  # of the first step beyond a steady one, shape (m,)
 
     def predict(self, shapes: Shapes) -> tuple[Array, Array]:
@@ -55,7 +57,7 @@ class StepTimeModel:
         variance = np.einsum("np,np->n", spread, slopes) + self.misfit_sd**2
         variance -= np.einsum("nm,mk,nk->n", cross, self.gain, cross, optimize=True)
         far = _FAR_SD * np.maximum(_distance(octaves).min(axis=1) - 1.0, 0.0)
-        log_sd = np.sqrt(np.maximum(variance, 0.0) + DRIFT_SD**2 + far**2)
+        log_sd = np.sqrt(np.maximum(variance, 0.0) + self.drift_sd**2 + far**2)
         return np.exp(mode + shift), log_sd
 
     def first_step_extra_s(self, shapes: Shapes) -> Array:
@@ -91,7 +93,8 @@ def fit_step_time(rows: Sequence[StepTiming], links: Links, *, device: str, grad
     timed = Shapes.of(rows)
     time_s = np.array([row.step_time_s for row in rows])
     error = np.array([row.step_time_error_s for row in rows]) / time_s
-    noise = np.sqrt(np.minimum(error, 1.0) ** 2 + _TIMING_SD**2)
+    repeat_sd = _repeat_sd(timed, time_s)
+    noise = np.sqrt(np.minimum(error, 1.0) ** 2 + _TIMING_SD**2 + repeat_sd**2)
     posterior = fit_map(
         _Residuals(rows=rows, timed=timed, noise=noise, gradient_bytes=gradient_bytes, buckets=buckets),
         _prior(rows, links, device),
@@ -108,8 +111,9 @@ def fit_step_time(rows: Sequence[StepTiming], links: Links, *, device: str, grad
         timed=timed,
         residual=residual,
         slopes=slopes,
-        gain=np.linalg.inv(covariance + np.diag(noise**2)),
+        gain=np.asarray(np.linalg.inv(covariance + np.diag(noise**2)), dtype=np.float64),
         misfit_sd=misfit_sd,
+        drift_sd=math.hypot(DRIFT_SD, repeat_sd),
         first_extra_s=np.maximum(np.array([row.first_step_s for row in rows]) - time_s, 0.0),
     )
 
@@ -137,6 +141,19 @@ class _Residuals:
 
     def _column(self, name: str) -> Array:
         return np.array([getattr(row, name) for row in self.rows], dtype=float)
+
+
+def _repeat_sd(timed: Shapes, time_s: Array) -> float:
+    """Return the pooled log standard deviation of repeated timings of one configuration, 0.0 where none repeats."""
+    keys = np.stack([timed.nodes, timed.processes_per_node, timed.local_batch, timed.accumulation], axis=1)
+    _, group = np.unique(keys, axis=0, return_inverse=True)
+    count = np.bincount(group)
+    freedom = len(time_s) - len(count)
+    if freedom == 0:
+        return 0.0
+    log_time = np.log(time_s)
+    mean = np.bincount(group, weights=log_time) / count
+    return math.sqrt(float(np.sum((log_time - mean[group]) ** 2)) / freedom)
 
 
 def parameters(theta: Array) -> StepParameters:
@@ -177,7 +194,7 @@ def _prior(rows: Sequence[StepTiming], links: Links, device: str) -> Prior:
         log_slope=(math.log(0.6 * min(per_sample)), 1.2),
         exponent=(1.0, 0.04),
         log_sharpness=(math.log(0.4), 0.8),
-        process_contention=(0.15, 0.3) if device == "cpu" else (0.02, 0.05),
+        process_contention=(0.2, 0.5) if device == "cpu" else (0.02, 0.05),
         node_contention=(0.0, 0.2 if many else 0.03),
         log_optimizer=(math.log(max(optimizer, tiny)), 0.5),
         log_loader=(math.log(max(0.3 * min(loader), tiny)), 1.0),
@@ -214,8 +231,9 @@ def _octaves(first: Shapes, second: Shapes) -> tuple[Array, ...]:
 
 
 def _correlation(octaves: tuple[Array, ...]) -> Array:
-    squares = sum((gap / length) ** 2 for gap, length in zip(octaves, _LENGTHS, strict=True))
-    return np.asarray(np.exp(-0.5 * np.asarray(squares)))
+    squares = np.asarray(sum((gap / length) ** 2 for gap, length in zip(octaves, _LENGTHS, strict=True)))
+    # Half of a misfit is shared with the neighbours, half belongs to the configuration: a dip is no slope.
+    return np.asarray(0.5 * np.exp(-0.5 * squares) + 0.5 * np.exp(-0.5 * squares * _LOCAL**2))
 
 
 def _distance(octaves: tuple[Array, ...]) -> Array:

@@ -122,9 +122,7 @@ def step_parts(shapes: Shapes, p: StepParameters, gradient_bytes: float, buckets
     the last one hides communication behind its backward pass as the soft maximum says (Pollux, 2008.12260, eq. 10-11).
     ``communication`` is what is not hidden.
     """
-    contention = contention_factor(
-        shapes.processes_per_node, shapes.nodes, p.process_contention, p.node_contention
-    )
+    contention = contention_factor(shapes.processes_per_node, shapes.nodes, p.process_contention, p.node_contention)
     micro = contention * micro_batch_s(shapes.local_batch, p.floor_s, p.slope_s, p.exponent, p.floor_sharpness)
     last = soft_maximum(micro, communication_s(shapes, p, gradient_bytes, buckets), p.overlap)
     return StepParts(

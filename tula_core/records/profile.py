@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,6 +152,7 @@ class Profile:
     SCHEMA_VERSION: ClassVar[int] = 1
 
     schema_version: int
+    job: Mapping[str, Any]  # the resolved job that was measured, as `Job.to_dict` gives it
     fingerprint: str  # of code, data shape, hardware, versions, recipe and probe: the cache key
     facts: WorkloadFacts
     hardware: Hardware

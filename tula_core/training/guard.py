@@ -53,7 +53,7 @@ class Guard:
         self._save_s = 0.0
 
     def add(self, loss: Tensor, samples: int) -> None:
-        """Take this process's summed loss, shape ``()``, over its ``samples`` of a step, without waiting for the device."""
+        """Take this process's summed loss, shape ``()``, over its ``samples``; does not wait for the device."""
         self._steps += 1
         self._loss += loss
         self._samples += samples

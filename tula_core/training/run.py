@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from tula_core.engine.launch import LaunchResult, WorkerTask, launch
 from tula_core.errors import StoppedError
 from tula_core.models.cost import cost_usd, node_hours
@@ -245,8 +247,10 @@ def _actual(hearing: _Hearing, final: Mapping[str, Any], seconds: float) -> dict
     return {
         "step_time_s": final.get("step_time_s"),
         "time_to_train_s": seconds,
-        "node_hours": node_hours(nodes, seconds),
-        "cost_usd": None if price is None else cost_usd(nodes, seconds, price, plan.job.cluster.billing_seconds),
+        "node_hours": float(node_hours(np.array(nodes), np.array(seconds))),
+        "cost_usd": None
+        if price is None
+        else float(cost_usd(np.array(nodes), np.array(seconds), price, plan.job.cluster.billing_seconds)),
         "energy_j": None,  # no meter is read; a forecast from stated watts has nothing to be held against
         "memory_bytes": final.get("memory_bytes"),
         "epochs": samples / int(plan.facts["train_samples"]),

@@ -26,6 +26,8 @@ class StreamDataset(Dataset[Any]):
     """
 
     def __init__(self, stream: Iterable[Any], samples: int, *, role: str = "train_data", exact: bool = True) -> None:
+        if hasattr(stream, "classes"):
+            self.classes = stream.classes
         self.items = list(itertools.islice(iter(stream), samples))
         if exact and len(self.items) < samples:
             raise InputError(

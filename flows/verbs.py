@@ -1,0 +1,190 @@
+"""The verbs that lead from a job to an outcome: run, plan, train, profile."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tula_core.errors import InfeasibleError, InputError, RunError, StoppedError
+
+if TYPE_CHECKING:
+    from tula_core.records import Outcome, Plan
+
+JobText = Annotated[str, typer.Argument(metavar="JOB", help="A YAML file or a built-in name; tula list shows them.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override a field; may be repeated.")
+]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The file to write.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the latest unfinished run of this job.")]
+Reprofile = Annotated[bool, typer.Option("--reprofile", help="Measure again, whatever was measured before.")]
+
+
+def run(job: JobText, overrides: Overrides = None, resume: Resume = False, out: Out = None) -> None:
+    """Run the whole pipeline as the Prefect flow.
+
+    Prints the plan, then progress, then predicted against actual.
+    """
+    from tula_core.job import load_job
+
+    asked = load_job(job, overrides or ())
+    from flows.live import Screen
+    from flows.settings import configure
+    from flows.watch import watching
+    from tula_core.records import Outcome, from_json
+
+    configure()
+    with Screen(plan_file=out) as screen, watching(screen):
+        screen.say("Starting Prefect")
+        from flows.optimize import optimize
+
+        with _resumable(f"tula run {job}{_repeated(overrides)} --resume"):
+            outcome = from_json(Outcome, json.dumps(optimize(asked.to_dict(), resume=resume)), source="outcome")
+    _finish(outcome)
+
+
+def plan(
+    job: JobText,
+    overrides: Overrides = None,
+    out: Out = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON and nothing else on stdout.")] = False,
+    profile_file: Annotated[
+        Path | None, typer.Option("--profile", metavar="FILE", help="Use this profile and measure nothing.")
+    ] = None,
+    reprofile: Reprofile = False,
+) -> None:
+    """Profile, fit and search; train nothing.
+
+    Prints the forecast, the knee and the choice with its reason.
+    """
+    if profile_file is not None and reprofile:
+        raise InputError("--reprofile: given together with --profile, which measures nothing. Keep one of the two.")
+    from tula_core.job import load_job
+    from tula_core.records import Profile, load, save
+
+    asked = load_job(job, overrides or ())
+    measured = None if profile_file is None else load(Profile, profile_file)
+
+    from flows import show
+    from flows.live import Screen
+    from tula_core import api
+    from tula_core.home import state_folder
+
+    with Screen() as screen:
+        made = api.plan(asked, profile=measured, reprofile=reprofile, listener=screen.event)
+    path = out or state_folder("plans") / f"{made.job.title}-{made.digest[:8]}.json"
+    save(made, path)
+    if as_json:
+        typer.echo(made.to_json(), nl=False)
+    else:
+        _print_plan(made)
+    if made.choice is None:
+        raise InfeasibleError(f"nothing is feasible: {made.reason} The plan is in {_short(path)}.")
+    if not as_json:
+        show.print_next(show.results(), f"tula train {_short(path)}")
+
+
+def train(
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="A file that tula plan wrote.")],
+    choose: Annotated[int | None, typer.Option("--choose", metavar="ROW", help="Train at this row instead.")] = None,
+    resume: Resume = False,
+    out: Out = None,
+) -> None:
+    """Train at a plan's choice, or at another row.
+
+    Prints predicted against actual.
+    """
+    from tula_core.records import Plan, load, save
+
+    made = load(Plan, plan_file)
+    _check_row(made, choose, plan_file)
+
+    from flows import show
+    from flows.live import Screen
+    from tula_core import api
+
+    with Screen(metric=show.metric_name(made)) as screen:
+        if choose is not None and not made.table[choose].feasible:
+            screen.warn(f"row {choose} is infeasible: {made.table[choose].infeasible_because}")
+        chosen = "" if choose is None else f" --choose {choose}"
+        with _resumable(f"tula train {plan_file}{chosen} --resume"):
+            outcome = api.train(made, row=choose, resume=resume, listener=screen.event)
+    if out is not None:
+        save(outcome, out)
+    _finish(outcome, share=show.is_share(made))
+
+
+def profile(job: JobText, overrides: Overrides = None, out: Out = None, reprofile: Reprofile = False) -> None:
+    """Only measure; write the profile.
+
+    What was measured before on this machine is taken from the cache, unless --reprofile.
+    """
+    from tula_core.job import load_job
+
+    asked = load_job(job, overrides or ())
+    from flows import show
+    from flows.live import Screen
+    from tula_core import api
+    from tula_core.home import state_folder
+    from tula_core.records import save
+
+    with Screen() as screen:
+        _, measured, cached = api.profile(asked, reprofile=reprofile, listener=screen.event)
+    path = out or state_folder("profiles") / f"{asked.title}-{measured.fingerprint[:8]}.json"
+    save(measured, path)
+    console = show.results()
+    show.print_profile(console, measured, cached=cached)
+    console.print(f"The profile is in {_short(path)}", soft_wrap=True)
+    show.print_next(console, f"tula plan {job}{_repeated(overrides)} --profile {_short(path)}")
+
+
+def _print_plan(made: Plan) -> None:
+    from flows import show
+    from tula_core.search.table import display_rows
+
+    show.print_plan(show.results(), made, display_rows(made))
+
+
+def _check_row(made: Plan, choose: int | None, source: Path) -> None:
+    if choose is not None and not 0 <= choose < len(made.table):
+        raise InputError(
+            f"--choose: {choose} is no row of {str(source)!r}. "
+            f"Give one of 0 to {len(made.table) - 1}, as the table numbers them."
+        )
+    if choose is None and made.choice is None:
+        raise InfeasibleError(f"{str(source)!r} holds no choice: {made.reason} Give a row with --choose.")
+
+
+@contextmanager
+def _resumable(command: str) -> Iterator[None]:
+    """Say how to go on when a signal ends what is inside."""
+    try:
+        yield
+    except StoppedError:
+        typer.echo(f"Go on with: {command}", err=True)
+        raise
+
+
+def _finish(outcome: Outcome, *, share: bool = True) -> None:
+    from flows import show
+
+    console = show.results()
+    console.print()
+    show.print_outcome(console, outcome, share=share)
+    if outcome.status != "FINISHED":
+        raise RunError(f"the run is {outcome.status}: {outcome.failure or 'no cause is known'}")
+    show.print_next(console, "tula history", "tula retrain")
+
+
+def _repeated(overrides: list[str] | None) -> str:
+    return "".join(f" --set {shlex.quote(each)}" for each in overrides or ())
+
+
+def _short(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) else path

@@ -1,0 +1,120 @@
+from pathlib import Path
+
+import pytest
+
+from tula_core.errors import InputError
+from tula_core.job import Job, Recipe, Target, builtin_names, load_job, with_overrides
+
+GOOD = """
+workload: digits-cnn
+recipe: {optimizer: adamw, epochs: 3}
+target: {value: 0.9}
+cluster: {nodes: 2, processes_per_node: 4, price_per_node_hour: 1.5}
+constraints: {deadline: 2h, memory: 16GiB}
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_is_read_with_its_units(tmp_path: Path) -> None:
+    job = Job.from_yaml(write(tmp_path, GOOD))
+    assert job.constraints.deadline == 7200
+    assert job.constraints.memory == 16 * 2**30
+    assert job.title == "digits-cnn"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("workload: x\nrecpe: {}", "recpe: unknown key. Did you mean 'recipe'?"),
+        ("workload: x\nrecipe: {epoch: 3}", "recipe.epoch: unknown key. Did you mean 'epochs'?"),
+        ("workload: x\nrecipe: {epochs: 0}", "recipe.epochs: input should be greater than 0, got 0"),
+        ("workload: x\nrecipe: {batch_size: -4}", "recipe.batch_size: input should be greater than 0, got -4"),
+        ("workload: x\ncluster: {nodes: 0}", "cluster.nodes: input should be greater than 0, got 0"),
+        ("workload: x\ncluster: {price_per_node_hour: -1}", "cluster.price_per_node_hour"),
+        ("workload: x\nprobe: {seconds: 0}", "probe.seconds: input should be greater than 0, got 0"),
+        ("workload: x\nprobe: {seconds: .inf}", "probe.seconds"),
+        ("workload: x\nconstraints: {budget_usd: -5}", "constraints.budget_usd"),
+        ("workload: x\nconstraints: {deadline: soon}", "one of the units s, m, h, d, got 'soon'"),
+        ("workload: x\nconstraints: {memory: 3 apples}", "one of the units B, kB"),
+        ("workload: x\nconstraints: {min_accuracy: 90}", "less than or equal to 1, got 90"),
+        ("workload: x\nobjective: fastest", "'knee', 'time', 'cost' or 'energy'"),
+        ("workload: x\nobjective: {}", "objective: has no weight"),
+        ("workload: x\nseed: -1", "seed"),
+        ("workload: x\nnetwork: resnet18\ndataset: CIFAR10", "Keep one of the two forms"),
+        ("network: resnet18", "workload: missing"),
+        ("name: a/b\nworkload: x", "name"),
+        ("- 1\n- 2", "found list, expected keys and values"),
+        ("", "found NoneType, expected keys and values"),
+        ("a: [1, 2", "is not YAML"),
+    ],
+)
+def test_each_fault_names_field_value_and_remedy(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Job.from_yaml(write(tmp_path, text))
+    assert expected in str(caught.value)
+    assert "job.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no file"):
+        Job.from_yaml(tmp_path / "absent.yaml")
+    with pytest.raises(InputError, match="cannot be read"):
+        Job.from_yaml(tmp_path)
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read"):
+        Job.from_yaml(binary)
+
+
+def test_an_unknown_builtin_lists_the_known_ones() -> None:
+    with pytest.raises(InputError, match="Did you mean 'digits-cnn'"):
+        load_job("digit-cnn")
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_builtin_jobs_are_valid_and_named_after_themselves(name: str) -> None:
+    assert Job.builtin(name).title == name
+
+
+def test_overrides_reach_nested_fields_and_are_read_as_yaml() -> None:
+    job = Job.builtin("digits-cnn", ["recipe.epochs=3", "target=none", "constraints.deadline=15m"])
+    assert job.recipe.epochs == 3
+    assert job.target == "none"
+    assert job.constraints.deadline == 900
+
+
+@pytest.mark.parametrize("text", ["recipe.epochs", "=3", "name.x=1", "recipe.epochs=[1"])
+def test_a_wrong_override_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--set"):
+        with_overrides({"name": "a", "workload": "x"}, [text])
+
+
+def test_resolving_fills_what_was_not_given() -> None:
+    reference = Recipe(learning_rate=0.3, epochs=7)
+    job = Job(workload="x", recipe={"epochs": 2}).resolved(reference, Target(value=0.8))
+    assert (job.recipe.learning_rate, job.recipe.epochs) == (0.3, 2)
+    assert job.target == Target(value=0.8)
+    assert Job(workload="x", target="none").resolved(reference, Target(value=0.8)).target is None
+
+
+def test_plain_values_round_trip() -> None:
+    job = Job.builtin("digits-cnn", ["recipe.epochs=3"])
+    assert Job.from_mapping(job.to_dict()) == job
+    resolved = job.resolved(Recipe(), None)
+    again = Job.from_mapping(resolved.to_dict())
+    assert again.digest == resolved.digest != job.digest
+
+
+def test_a_resolved_job_completes_its_request_and_no_other() -> None:
+    request = Job(workload="x", recipe={"epochs": 2})
+    resolved = request.resolved(Recipe(learning_rate=0.3), Target(value=0.8))
+    assert resolved.completes(request)
+    assert not resolved.completes(Job(workload="x", recipe={"epochs": 3}))
+    assert not resolved.completes(Job(workload="x", recipe={"epochs": 2}, target="none"))
+    assert not resolved.completes(Job(workload="x", recipe={"epochs": 2}, seed=1))

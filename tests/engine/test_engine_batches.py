@@ -1,0 +1,130 @@
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tula_core.engine.batches import BatchStream, Layout, Step, epoch_order, micro_batch_sizes, split, step_sizes
+from tula_core.errors import InputError
+
+LAYOUTS = st.builds(Layout, processes=st.integers(1, 5), local_batch=st.integers(1, 40), accumulation=st.integers(1, 4))
+
+
+class Numbers:
+    """A data set whose items are their own numbers."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, index
+
+
+def stream(samples: int, layout: Layout, rank: int = 0) -> BatchStream:
+    return BatchStream(Numbers(samples), samples=samples, layout=layout, rank=rank, seed=5)
+
+
+def one_epoch(steps: Iterator[Step]) -> list[Step]:
+    taken = []
+    for step in steps:
+        taken.append(step)
+        if step.ends_epoch:
+            break
+    return taken
+
+
+@given(layout=LAYOUTS, samples=st.integers(1, 2000))
+def test_steps_use_every_sample_and_never_exceed_the_batch(layout: Layout, samples: int) -> None:
+    if samples < layout.global_batch:
+        with pytest.raises(InputError, match="more than the training set"):
+            step_sizes(samples, layout)
+        return
+    sizes = step_sizes(samples, layout)
+    assert sum(sizes) == samples
+    assert max(sizes) <= layout.global_batch
+    assert len(sizes) == -(-samples // layout.global_batch)
+
+
+@pytest.mark.parametrize("batch", [64, 128, 256])
+def test_a_tail_of_one_sample_is_shared_with_the_step_before(batch: int) -> None:
+    sizes = step_sizes(257, Layout(processes=1, local_batch=batch))
+    assert sum(sizes) == 257
+    assert min(sizes) >= 2
+
+
+@given(layout=LAYOUTS, step=st.integers(1, 800), data=st.data())
+def test_micro_batches_cover_a_step_and_fit_the_local_batch(layout: Layout, step: int, data: st.DataObject) -> None:
+    step = min(step, layout.global_batch)
+    if step < layout.processes:
+        with pytest.raises(InputError, match="leaves some of"):
+            micro_batch_sizes(step, layout, 0)
+        return
+    shares = [micro_batch_sizes(step, layout, rank) for rank in range(layout.processes)]
+    assert sum(sum(share) for share in shares) == step
+    assert all(1 <= size <= layout.local_batch for share in shares for size in share)
+    assert all(len(share) <= layout.accumulation for share in shares)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    layout=st.builds(
+        Layout, processes=st.integers(1, 3), local_batch=st.integers(2, 9), accumulation=st.integers(1, 3)
+    ),
+    samples=st.integers(90, 140),
+)
+def test_every_sample_once_per_epoch_whatever_the_layout(layout: Layout, samples: int) -> None:
+    seen = []
+    for rank in range(layout.processes):
+        for step in one_epoch(stream(samples, layout, rank).from_samples(0)):
+            for inputs, targets in step.micro_batches:
+                assert inputs.equal(targets)
+                seen += inputs.tolist()
+    assert sorted(seen) == list(range(samples))
+
+
+def test_a_stream_goes_on_where_another_stopped() -> None:
+    layout = Layout(processes=2, local_batch=8, accumulation=2)
+    whole = [step for _, step in zip(range(7), stream(100, layout).from_samples(0), strict=False)]
+    rest = stream(100, layout).from_samples(whole[2].samples_after)
+    for expected, step in zip(whole[3:], rest, strict=False):
+        assert step.samples_before == expected.samples_before
+        for (left, _), (right, _) in zip(step.micro_batches, expected.micro_batches, strict=True):
+            assert left.equal(right)
+
+
+def test_resuming_between_steps_is_refused() -> None:
+    with pytest.raises(InputError, match="not between two steps"):
+        next(stream(100, Layout(processes=1, local_batch=10)).from_samples(15))
+
+
+def test_orders_differ_by_epoch_and_repeat_by_seed() -> None:
+    assert np.array_equal(epoch_order(1, 0, 50), epoch_order(1, 0, 50))
+    assert not np.array_equal(epoch_order(1, 0, 50), epoch_order(1, 1, 50))
+    assert sorted(epoch_order(1, 0, 50)) == list(range(50))
+
+
+class Random(Numbers):
+    """Items with random parts, as augmentation makes them."""
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        import random
+
+        return index, random.getrandbits(30)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_random_transforms_depend_on_the_position_alone(workers: int) -> None:
+    def draws(workers: int) -> list[int]:
+        layout = Layout(processes=1, local_batch=10)
+        steps = BatchStream(Random(40), samples=40, layout=layout, rank=0, seed=1, workers=workers).from_samples(0)
+        return [value for step in one_epoch(steps) for _, targets in step.micro_batches for value in targets.tolist()]
+
+    assert draws(workers) == draws(0)
+
+
+def test_split_is_near_equal() -> None:
+    assert split(10, 3) == [4, 3, 3]

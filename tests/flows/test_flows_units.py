@@ -1,0 +1,47 @@
+import doctest
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows import units
+from tula_core.records import Interval
+
+
+def test_examples_in_the_docs() -> None:
+    result = doctest.testmod(units)
+    assert result.attempted >= 3
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize(
+    ("quantity", "value", "shown"),
+    [
+        ("step_time_s", 0.0123, "12.3 ms"),
+        ("time_to_train_s", 59.0, "59.0 s"),
+        ("time_to_train_s", 3 * 3600.0, "3.00 h"),
+        ("time_to_train_s", 4 * 86400.0, "4.00 d"),
+        ("node_hours", 0.01, "36.0 s"),
+        ("memory_bytes", 3 * 2**30, "3.00 GiB"),
+        ("cost_usd", 12.5, "$12.5"),
+        ("energy_j", 7.2e6, "2.00 kWh"),
+        ("epochs", 4.96, "5.0"),
+        ("steps", 12345.0, "12,345"),
+        ("accuracy", 0.9, "90.0 %"),
+        ("accuracy", None, "-"),
+        ("cost_usd", 0.0, "$0"),
+    ],
+)
+def test_units_are_those_people_use(quantity: str, value: float | None, shown: str) -> None:
+    assert units.text(quantity, value) == shown
+
+
+def test_a_metric_that_is_no_share_is_shown_as_it_is() -> None:
+    assert units.text("accuracy", 1.5, share=False) == "1.50"
+
+
+@given(st.floats(min_value=1e-9, max_value=1e15), st.sampled_from(["time_to_train_s", "memory_bytes", "cost_usd"]))
+def test_numbers_stay_short_and_without_exponent(value: float, quantity: str) -> None:
+    shown, between = units.span(quantity, Interval(value=value, low=value, high=value))
+    assert "e" not in shown.split()[0]
+    assert between.count("-") == 1

@@ -1,0 +1,164 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.factories import TRUTH, make_facts, make_pilot, make_profile, true_metric
+from tula_core.models.convergence import (
+    effective_steps,
+    examples_to_target,
+    reducible_log_of,
+    steps_to_target,
+    total_gap,
+)
+from tula_core.models.convergence_fit import fit_learning
+
+BATCHES = np.array([16.0, 64.0, 256.0, 1024.0, 4096.0])
+size = st.floats(1, 1e6)
+
+
+def forecast(model, batches=BATCHES, **given_options):
+    options = {"train_samples": 20_000, "cap_epochs": 5, "schedule": "cosine", "target": None}
+    return model.forecast(np.asarray(batches, dtype=float), **{**options, **given_options})
+
+
+def model_of(**overrides):
+    return fit_learning(make_profile(**overrides), schedule="cosine", reference_batch=64)
+
+
+@given(size, size, size)
+def test_steps_and_examples_lie_on_the_hyperbola(batch, least_steps, critical):
+    steps = float(steps_to_target(np.array(batch), least_steps, critical))
+    examples = float(examples_to_target(np.array(batch), least_steps * critical, critical))
+    assert examples == pytest.approx(batch * steps)
+    assert (steps / least_steps - 1) * (examples / (least_steps * critical) - 1) == pytest.approx(1.0, rel=1e-3)
+    assert float(effective_steps(np.array(examples), np.array(batch), critical)) == pytest.approx(least_steps)
+
+
+@pytest.mark.parametrize(
+    ("batch", "fitted", "observed"), [(4096, 37.6, 40.0), (32768, 58.7, 56.0), (65536, 82.9, 84.5)]
+)
+def test_published_epochs_of_resnet_50(batch, fitted, observed):
+    epochs = float(examples_to_target(np.array(float(batch)), 34.6, 46_900))
+    assert epochs == pytest.approx(fitted, abs=0.2)
+    assert epochs == pytest.approx(observed, rel=0.07)
+
+
+@given(st.floats(-8, 8), st.floats(0.001, 0.5))
+def test_gap_stays_between_floor_and_chance_and_inverts(log_gap, floor):
+    gap = float(total_gap(np.array(log_gap), np.array(floor), 0.9))
+    assert floor <= gap <= 0.9
+    if floor * 1.01 < gap < 0.89:
+        assert float(reducible_log_of(np.array(gap), np.array(floor), 0.9)) == pytest.approx(
+            log_gap, rel=1e-3, abs=1e-3
+        )
+
+
+def test_gaps_out_of_reach_and_at_once():
+    found = reducible_log_of(np.array([0.01, 0.02, 0.95]), np.array(0.02), 0.9)
+    assert found.tolist() == [-np.inf, -np.inf, np.inf]
+
+
+def test_fit_recovers_critical_batch_and_power():
+    model = model_of(pilots=(make_pilot(32, 20_000), make_pilot(256, 20_000), make_pilot(2048, 40_000)))
+    assert model.critical_batch == pytest.approx(TRUTH["critical_batch"], rel=0.4)
+    assert np.exp(model.posterior["log_power"]) == pytest.approx(TRUTH["power"], rel=0.35)
+
+
+def test_accuracy_at_the_budget_covers_the_truth():
+    low, high = np.quantile(forecast(model_of()).metric, (0.05, 0.95), axis=0)
+    for batch, lowest, highest in zip(BATCHES, low, high, strict=True):
+        assert lowest < true_metric(100_000, batch, 1.0) < highest
+
+
+def test_accuracy_at_a_budget_falls_with_the_batch():
+    middle = np.median(forecast(model_of()).metric, axis=0)
+    assert (np.diff(middle) < 0).all()
+
+
+def test_epochs_to_a_target_and_its_chance_follow_batch_and_target():
+    model = model_of()
+    easy, hard = forecast(model, target=0.7), forecast(model, target=0.88)
+    assert (np.diff(easy.epochs.mean(axis=0)) >= 0).all()
+    assert (np.diff(easy.reached.mean(axis=0)) <= 0).all()
+    assert (hard.epochs >= easy.epochs).all()
+    assert (hard.reached <= easy.reached).all()
+    assert easy.epochs.min() >= 1
+    assert easy.epochs.max() <= 5
+
+
+def test_where_the_target_is_reached_the_metric_is_at_least_that():
+    found = forecast(model_of(), target=0.8)
+    assert (found.metric[found.reached] >= 0.8 - 1e-9).all()
+    assert (found.metric[~found.reached] < 0.8).all()
+    assert (found.epochs[~found.reached] == 5).all()
+
+
+def test_targets_at_the_ceiling_and_below_chance():
+    model = model_of()
+    assert not forecast(model, target=1.0).reached.any()
+    below = forecast(model, target=0.05)
+    assert below.reached.all()
+    assert (below.epochs == 1).all()
+
+
+def test_longer_runs_learn_more():
+    model = model_of()
+    shorter, longer = (np.median(forecast(model, cap_epochs=cap).metric, axis=0) for cap in (3, 30))
+    assert (longer > shorter).all()
+
+
+def test_very_long_runs_are_looked_at_on_a_grid():
+    found = forecast(model_of(), cap_epochs=10**6, target=0.999)
+    assert found.epochs.max() == 10**6
+    assert np.isfinite(found.metric).all()
+
+
+def test_one_pilot_leans_on_the_noise_scale():
+    one = model_of(pilots=(make_pilot(64),))
+    two = model_of()
+    blind = model_of(pilots=(make_pilot(64),), noise=None)
+    assert one.critical_batch == pytest.approx(150.0, rel=0.5)
+    assert two.posterior.sd("log_critical") < one.posterior.sd("log_critical") < blind.posterior.sd("log_critical")
+
+
+def test_no_usable_pilot_gives_no_model():
+    guess = dataclasses.replace(make_pilot(64), points=tuple(
+        dataclasses.replace(point, metric=0.1) for point in make_pilot(64).points
+    ))  # fmt: skip
+    diverged = dataclasses.replace(make_pilot(64), diverged=True)
+    assert model_of(pilots=()) is None
+    assert model_of(pilots=(guess,)) is None
+    assert model_of(pilots=(diverged,)) is None
+
+
+def test_a_diverged_pilot_changes_nothing():
+    diverged = dataclasses.replace(make_pilot(4096), diverged=True)
+    assert np.array_equal(
+        forecast(model_of(pilots=(make_pilot(64), make_pilot(512), diverged))).metric, forecast(model_of()).metric
+    )
+
+
+def test_a_loss_falls_instead_of_rising():
+    pilots = tuple(
+        dataclasses.replace(
+            pilot, points=tuple(dataclasses.replace(p, metric=2.0 * (1.0 - p.metric)) for p in pilot.points)
+        )
+        for pilot in make_profile().pilots
+    )
+    facts = make_facts(metric="loss", higher_is_better=False, metric_ceiling=None, chance=1.8)
+    model = model_of(pilots=pilots, facts=facts)
+    middle = np.median(forecast(model).metric, axis=0)
+    assert (np.diff(middle) > 0).all()
+    assert ((middle > 0) & (middle < 1.8)).all()
+    assert forecast(model, target=1.0).reached.mean() > 0.5
+
+
+def test_perfect_accuracy_in_a_pilot_stays_finite():
+    pilot = make_pilot(64)
+    perfect = dataclasses.replace(pilot, points=tuple(dataclasses.replace(p, metric=1.0) for p in pilot.points))
+    found = forecast(model_of(pilots=(perfect,)))
+    assert np.isfinite(found.metric).all()
+    assert (found.metric <= 1.0).all()

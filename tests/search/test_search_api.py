@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from search_fakes import GIB, FakePredictor, job, profile, timing
+
+import tula_core.search
+from tula_core.errors import InputError
+from tula_core.records import Plan, from_json, load, save
+from tula_core.search.api import make_plan
+from tula_core.search.table import display_rows
+
+CLUSTER = {"nodes": 4, "processes_per_node": 2}
+
+
+def plan_of(asked=None, predictor=None, measured=None, **changes):
+    options = {"mitigation": ("linear-lr", "warmup"), **changes}
+    return make_plan(measured or profile(), asked or job(cluster=CLUSTER), predictor or FakePredictor(), **options)
+
+
+def test_a_plan_holds_table_front_knee_choice_and_reason(tmp_path):
+    heard = []
+    plan = plan_of(cached=True, storage=tmp_path / "study.journal", listener=heard.append)
+    assert plan.choice in plan.table and plan.choice.feasible and plan.knee in plan.pareto
+    assert plan.choice.candidate.mitigation == ("linear-lr", "warmup")
+    assert plan.facts["evaluated"] == plan.facts["grid"] == len(plan.table)
+    assert plan.facts["profile_fingerprint"] == profile().fingerprint and plan.facts["reference_batch"] == 64
+    assert plan.hardware["device_name"] == "fake" and plan.probe.cached and plan.probe.seconds == 36
+    assert "The forecast is a closed form." in plan.assumptions
+    assert any("Without a price" in text for text in plan.assumptions)
+    assert (tmp_path / "study.journal").stat().st_size > 0
+    assert {event.stage for event in heard} == {"search"} and heard[-1].fraction == 1.0
+
+
+def test_a_plan_comes_back_from_its_file_as_it_was(tmp_path):
+    plan = plan_of(job(cluster={**CLUSTER, "price_per_node_hour": 2.0}), FakePredictor(price=2.0))
+    save(plan, tmp_path / "plan.json")
+    assert load(Plan, tmp_path / "plan.json") == plan
+    assert not re.search(r"\b(NaN|Infinity)\b", plan.to_json())
+
+
+def test_two_fresh_processes_make_the_same_bytes():
+    script = (
+        "import sys; sys.path.insert(0, 'tests/search')\n"
+        "from test_search_api import plan_of\n"
+        "sys.stdout.write(plan_of().to_json())"
+    )
+    outputs = []
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.getcwd()}
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, env=environment)
+        outputs.append(done.stdout)
+    assert outputs[0] == outputs[1] == plan_of().to_json().encode()
+
+
+def test_warnings_of_the_profile_and_the_probes_cost_are_in_the_plan():
+    asked = job(cluster={**CLUSTER, "price_per_node_hour": 100.0})
+    plan = plan_of(asked, FakePredictor(price=100.0), profile(warnings=("the machine was busy",)))
+    assert "While measuring: the machine was busy" in plan.assumptions
+    assert plan.probe.cost_usd == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("objective", ["knee", "time", "cost", {"time": 0.5, "cost": 0.5}])
+def test_cost_never_falls_as_the_price_rises(objective):
+    costs = []
+    for price in (0.1, 1.0, 3.0, 10.0):
+        asked = job(cluster={**CLUSTER, "price_per_node_hour": price}, objective=objective)
+        costs.append(plan_of(asked, FakePredictor(price=price)).choice["cost_usd"].value)
+    assert costs == sorted(costs)
+
+
+@given(
+    objective=st.sampled_from(["time", "cost"]),
+    deadlines=st.tuples(st.integers(40, 400), st.integers(0, 400)),
+    memories=st.tuples(st.integers(600, 4000), st.integers(0, 4000)),
+    floors=st.tuples(st.floats(0.8, 0.95), st.floats(0, 0.1)),
+)
+@settings(max_examples=15, deadline=None)
+def test_a_tighter_limit_never_makes_the_choice_better(objective, deadlines, memories, floors):
+    def best(deadline, memory, floor):
+        constraints = {"deadline": deadline, "memory": memory * 2**20, "min_accuracy": floor}
+        chosen = plan_of(job(cluster=CLUSTER, objective=objective, constraints=constraints)).choice
+        quantity = "time_to_train_s" if objective == "time" else "node_hours"
+        return float("inf") if chosen is None else chosen[quantity].value
+
+    tight = best(deadlines[0], memories[0], floors[0])
+    loose = best(sum(deadlines), sum(memories), max(floors[0] - floors[1], 0))
+    assert loose <= tight
+
+
+def test_scaling_is_advised_against_where_it_does_not_pay():
+    plan = plan_of(job(cluster={"processes_per_node": 2}), FakePredictor(latency_s=0.1))
+    assert plan.choice.candidate.processes == 1
+    assert re.search(r"Do not scale: the fastest with more processes, .* is \d+ % slower", plan.reason)
+
+
+def test_a_smaller_batch_than_the_reference_is_a_normal_answer():
+    predictor = FakePredictor(floor_s=1e-5, critical_batch=20.0)
+    plan = plan_of(job({"batch_size": 256}), predictor)
+    assert plan.choice.candidate.global_batch < 256
+
+
+def test_batches_that_lose_accuracy_are_ruled_out_without_a_target_unless_the_user_says_otherwise():
+    predictor = FakePredictor(critical_batch=1e9, accuracy_loss=1e-4)
+    guarded = plan_of(job(objective="time"), predictor)
+    assert guarded.choice.candidate.global_batch <= 164 and any(
+        "margin of a hundredth" in a for a in guarded.assumptions
+    )
+    allowed = plan_of(job(objective="time", constraints={"min_accuracy": 0.5}), predictor)
+    assert allowed.choice.candidate.global_batch >= 2048
+    aimed = plan_of(job(objective="time", target={"value": 0.5}), predictor)
+    assert aimed.choice.candidate.global_batch >= 2048
+    blind = plan_of(job(), FakePredictor(accuracy_known=False))
+    assert blind.choice is not None and any(
+        "accuracy of the reference batch is unknown" in a for a in blind.assumptions
+    )
+
+
+@pytest.mark.parametrize(
+    ("constraints", "price"),
+    [({"deadline": "10s"}, None), ({"budget_usd": 0.001}, 2.0), ({"deadline": "5m", "memory": "100MiB"}, None)],
+)
+def test_an_infeasible_plan_names_the_limit_that_would_admit_and_it_does(constraints, price):
+    cluster = {**CLUSTER, "price_per_node_hour": price}
+    plan = plan_of(job(cluster=cluster, constraints=constraints), FakePredictor(price=price))
+    assert plan.choice is None and plan.pareto == () and plan.knee is None and plan.facts["nearest"] is not None
+    assert all(row.infeasible_because for row in plan.table)
+    remedies = dict(re.findall(r"Raise constraints\.(\w+) to (\d+(?:\.\d+)?\w*)", plan.reason))
+    assert remedies
+    typed = {name: float(value) if name == "budget_usd" else value for name, value in remedies.items()}
+    mended = plan_of(job(cluster=cluster, constraints={**constraints, **typed}), FakePredictor(price=price))
+    assert mended.choice is not None
+    assert from_json(Plan, plan.to_json(), source="plan") == plan
+
+
+def test_a_data_set_smaller_than_any_batch_leaves_no_choice_and_says_why():
+    plan = plan_of(measured=profile(10))
+    assert plan.choice is None and "larger than the data set of 10 training samples" in plan.reason
+    assert "Set recipe.batch_size to at most 10" in plan.reason
+    assert plan_of(job({"batch_size": 10}), measured=profile(10)).choice is not None
+
+
+def test_a_target_out_of_reach_leaves_no_choice():
+    plan = plan_of(job(target={"value": 0.99}, recipe={"epochs": 3}), FakePredictor(chance=0.1))
+    assert plan.choice is None and "Raise recipe.epochs above 3" in plan.reason
+
+
+def test_every_row_names_its_own_reason():
+    asked = job(cluster=CLUSTER, constraints={"deadline": "100s", "min_accuracy": 0.94})
+    reasons = {row.infeasible_because for row in plan_of(asked).table}
+    assert any("deadline" in r for r in reasons if r) and any("least accuracy" in r for r in reasons if r)
+    assert any("deadline" in r and "least accuracy" in r for r in reasons if r) or None in reasons
+
+
+def test_refusals_reach_the_caller():
+    with pytest.raises(InputError, match="price_per_node_hour"):
+        plan_of(job(constraints={"budget_usd": 3}))
+    with pytest.raises(InputError, match="power_watts"):
+        plan_of(job(objective="energy"))
+    assert plan_of(job(objective="energy"), FakePredictor(watts=50.0)).choice is not None
+
+
+def test_the_risk_of_missing_a_limit_is_said():
+    time_s = plan_of().choice["time_to_train_s"].value
+    plan = plan_of(job(cluster=CLUSTER, constraints={"deadline": time_s * 1.05}))
+    assert plan.choice is not None and "may be missed" in plan.reason
+
+
+def test_measured_configurations_are_in_the_table_also_where_a_limit_rules_them_out():
+    asked = job(constraints={"max_local_batch": 32})
+    plan = plan_of(asked, measured=profile(steps=(timing(1, 1, 48),)))
+    row = next(r for r in plan.table if r.candidate.local_batch == 48)
+    assert not row.feasible and "max_local_batch" in row.infeasible_because
+
+
+def test_a_wide_cluster_is_planned_within_the_time_limit():
+    asked = job({"batch_size": 100}, cluster={"nodes": 500, "processes_per_node": 8})
+    plan = plan_of(asked, measured=profile(memory_bytes=64 * GIB))
+    assert plan.choice is not None and len(plan.table) == plan.facts["evaluated"] <= plan.facts["grid"]
+
+
+@pytest.mark.parametrize("nodes", [1, 8])
+def test_the_rows_worth_printing(nodes):
+    plan = plan_of(job(cluster={"nodes": nodes, "processes_per_node": 4}))
+    rows = display_rows(plan)
+    assert rows == sorted(set(rows)) and len(rows) <= 15
+    reference = next(i for i, r in enumerate(plan.table) if r.candidate.processes == r.candidate.accumulation == 1
+                     and r.candidate.global_batch == 64)  # fmt: skip
+    assert {plan.choice_index, plan.knee, reference} <= set(rows)
+    assert {plan.choice_index - 1, plan.choice_index + 1} & set(rows)
+
+
+def test_the_rows_worth_printing_of_an_infeasible_plan_hold_the_least_violating():
+    plan = plan_of(job(cluster=CLUSTER, constraints={"deadline": "10s"}))
+    assert plan.facts["nearest"] in display_rows(plan)
+
+
+@pytest.mark.parametrize(("name", "loads"), [("make_plan", ["optuna"]), ("display_rows", [])])
+def test_planning_loads_no_more_than_it_needs(name, loads):
+    script = (
+        f"import sys; from tula_core import search; search.{name}\n"
+        "print([m for m in ('torch', 'mlflow', 'prefect', 'optuna') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True, cwd=Path.cwd())
+    assert done.stdout.strip() == str(loads)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'plan'"):
+        tula_core.search.plan  # noqa: B018

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from search_fakes import GIB, around, job, profile
+
+from tula_core.errors import InputError
+from tula_core.job import Target
+from tula_core.records import Candidate, Row
+from tula_core.search.constraints import Limits, accuracy_slack, check_request, judge, memory_limit
+
+VALUES = {"time_to_train_s": 600.0, "node_hours": 0.5, "cost_usd": 1.0, "memory_bytes": 1.0 * GIB, "accuracy": 0.9}
+
+
+def judged(asked=None, *, batch=64, worst=None, higher=True, chance=None, samples=1000, expense="node_hours", **values):
+    row = Row(
+        candidate=Candidate(nodes=1, processes_per_node=1, local_batch=batch),
+        feasible=True,
+        infeasible_because=None,
+        measured=True,
+        forecast={name: around(value) for name, value in {**VALUES, **values}.items()},
+    )
+    limits = Limits(
+        job=asked or job(),
+        hardware=profile().hardware,
+        train_samples=samples,
+        expense=expense,
+        higher_is_better=higher,
+        worst_accuracy=worst,
+        reach_probability=lambda candidate: chance,
+    )
+    return judge(row, limits)
+
+
+def with_limits(**constraints):
+    return job(cluster={"price_per_node_hour": 2.0}, constraints=constraints)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "values", "key", "text", "remedy"),
+    [
+        (
+            {"deadline": 599},
+            {},
+            "deadline",
+            "time to train 10 min (0.2 % more) is above the deadline of 10 min",
+            "deadline to 10m",
+        ),
+        ({"budget_usd": 0.5}, {"cost_usd": 1.004}, "budget_usd", "cost $1.00 is above the budget of $0.50", "to 1.01"),
+        ({"memory": "1GiB"}, {}, "memory", "up to 1.1 GiB, is above constraints.memory, 1.0 GiB", "memory to 1.1GiB"),
+        ({"min_accuracy": 0.95}, {}, "min_accuracy", "accuracy 0.9000 is below the least accuracy of 0.95", "to 0.9"),
+        ({"max_local_batch": 32}, {}, "max_local_batch", "local batch 64 is above", "max_local_batch to 64"),
+    ],
+)
+def test_each_limit_names_itself_its_numbers_and_what_would_admit(constraints, values, key, text, remedy):
+    item = judged(with_limits(**constraints), **values)
+    assert [violation.key for violation in item.violations] == [key]
+    assert not item.row.feasible and text in item.row.infeasible_because
+    assert item.violations[0].excess > 0 and remedy in item.violations[0].remedy
+
+
+def test_limits_that_just_hold_are_feasible():
+    constraints = {"deadline": 600, "budget_usd": 1.0, "memory": int(1.1 * GIB) + 1, "min_accuracy": 0.9}
+    item = judged(with_limits(**constraints, max_local_batch=64))
+    assert item.row.feasible and item.row.infeasible_because is None and item.excess == 0
+
+
+def test_all_limits_hold_at_once_and_each_broken_one_is_named():
+    item = judged(with_limits(deadline=60, memory="512MiB", min_accuracy=0.95))
+    assert [violation.key for violation in item.violations] == ["deadline", "memory", "min_accuracy"]
+    assert item.row.infeasible_because.count(";") == 2
+    assert item.excess == pytest.approx(9.0)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "quantity"),
+    [({"budget_usd": 9}, "cost_usd"), ({"memory": "4GiB"}, "memory_bytes"), ({"min_accuracy": 0.1}, "accuracy")],
+)
+def test_a_limit_that_cannot_be_checked_is_not_taken_as_kept(constraints, quantity):
+    item = judged(with_limits(**constraints), **{quantity: None})
+    assert "cannot be checked" in item.row.infeasible_because and item.violations[0].excess is None
+
+
+def test_unknown_memory_is_no_obstacle_where_the_user_set_no_limit():
+    assert judged(memory_bytes=None).row.feasible
+
+
+@pytest.mark.parametrize("quantity", ["time_to_train_s", "node_hours"])
+@pytest.mark.parametrize("value", [None, 0.0])
+def test_a_row_without_time_or_expense_is_never_a_bargain(quantity, value):
+    item = judged(**{quantity: value})
+    assert not item.row.feasible and "could not be forecast" in item.row.infeasible_because
+
+
+def test_a_batch_above_the_data_set_says_so_and_nothing_else():
+    item = judged(with_limits(deadline=1), batch=256, samples=100)
+    assert item.row.infeasible_because == "global batch 256 is larger than the data set of 100 training samples"
+
+
+def test_a_target_that_is_not_expected_is_infeasible_with_its_chance():
+    asked = job(target={"value": 0.9}, recipe={"epochs": 5})
+    item = judged(asked, chance=0.12)
+    assert item.row.infeasible_because == "target accuracy 0.9 is not expected within 5 epochs (chance 0.12)"
+    assert judged(asked, chance=0.5).row.feasible and judged(asked, chance=None).row.feasible
+    assert judged(chance=0.12).row.feasible  # no target, nothing to reach
+
+
+@pytest.mark.parametrize(
+    ("higher", "worst", "feasible"), [(True, 0.91, False), (True, 0.9, True), (False, 0.89, False)]
+)
+def test_accuracy_is_held_against_the_reference_in_the_metrics_own_direction(higher, worst, feasible):
+    assert judged(worst=worst, higher=higher).row.feasible is feasible
+
+
+def test_the_margin_is_a_point_of_accuracy_and_a_hundredth_of_any_other_metric():
+    assert accuracy_slack(profile(), 0.8) == 0.01
+    assert accuracy_slack(profile(higher_is_better=False), 20.0) == pytest.approx(0.2)
+
+
+def test_a_budget_without_a_price_is_refused_with_the_remedy():
+    with pytest.raises(InputError, match=r"constraints.budget_usd: 20 .*cluster.price_per_node_hour"):
+        check_request(job(constraints={"budget_usd": 20}), profile())
+    check_request(job(constraints={"budget_usd": 20}, cluster={"spot_price_per_node_hour": 1.0}), profile())
+
+
+def test_a_least_accuracy_does_not_fit_a_metric_that_is_better_when_lower():
+    with pytest.raises(InputError, match="better when lower"):
+        check_request(job(constraints={"min_accuracy": 0.5}), profile(higher_is_better=False))
+
+
+def test_the_tighter_of_the_machines_memory_and_the_users_holds():
+    host = profile(memory_bytes=10 * GIB).hardware
+    card = profile(device="cuda", device_memory_bytes=10 * GIB).hardware
+    unknown = profile(device="cuda").hardware
+    assert memory_limit(job(), host, 3).size_bytes == int(3 * GIB)
+    assert memory_limit(job(), card, 3).size_bytes == int(9.2 * GIB)
+    assert memory_limit(job(), unknown, 3) is None
+    assert memory_limit(job(constraints={"memory": "2GiB"}), host, 3).by_user
+    assert not memory_limit(job(constraints={"memory": "20GiB"}), host, 3).by_user
+
+
+def test_a_judged_row_keeps_its_forecast_and_is_valid_json():
+    item = judged(with_limits(deadline=60))
+    assert Row.from_dict(json.loads(json.dumps(item.row.to_dict(), allow_nan=False)))["accuracy"].value == 0.9
+    assert isinstance(job(target={"value": 0.9}).target, Target)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+from search_fakes import around, job
+
+from tula_core.errors import InputError
+from tula_core.records import Candidate, Row
+from tula_core.search.constraints import Judged, Violation
+from tula_core.search.objective import decide
+
+
+def item(batch, time_s, hours, *, accuracy=0.9, energy=None, excess=None):
+    violations = () if excess is None else (Violation(key="deadline", excess=excess, text="late", remedy="Wait"),)
+    values = {"time_to_train_s": time_s, "node_hours": hours, "accuracy": accuracy, "energy_j": energy}
+    row = Row(
+        candidate=Candidate(nodes=1, processes_per_node=1, local_batch=batch),
+        feasible=not violations,
+        infeasible_because="late" if violations else None,
+        measured=True,
+        forecast={name: around(value) for name, value in values.items()},
+    )
+    return Judged(row=row, violations=violations)
+
+
+def choice(items, objective, **changes):
+    return decide(items, job(objective=objective), "node_hours", **{"higher_is_better": True, **changes}).choice
+
+
+ITEMS = [
+    item(16, 100.0, 1.0, energy=900.0),
+    item(32, 60.0, 1.5, energy=500.0),
+    item(64, 40.0, 2.0, energy=700.0),
+    item(128, 39.5, 6.0, energy=990.0),
+    item(256, 10.0, 1.0, excess=0.5),
+]
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [("knee", 2), ("time", 3), ("cost", 0), ("energy", 1), ({"time": 1}, 3), ({"energy": 2, "cost": 0.1}, 1)],
+)
+def test_each_objective_takes_its_best_feasible_row(objective, expected):
+    assert choice(ITEMS, objective) == expected
+
+
+def test_weights_depend_on_no_unit():
+    def scaled(time_unit, money_unit):
+        return [item(2**i, t * time_unit, c * money_unit) for i, (t, c) in enumerate([(100, 1), (60, 1.5), (40, 2.9)])]
+
+    for weights in ({"time": 0.7, "cost": 0.3}, {"time": 0.3, "cost": 0.7}):
+        assert choice(scaled(1, 1), weights) == choice(scaled(3600, 0.01), weights)
+    assert choice(scaled(1, 1), {"time": 7, "cost": 3}) == choice(scaled(1, 1), {"time": 0.7, "cost": 0.3})
+
+
+def test_unknown_energy_is_an_input_error_with_the_remedy():
+    with pytest.raises(InputError, match="cluster.power_watts"):
+        choice([item(16, 1.0, 1.0)], "energy")
+
+
+def test_within_the_noise_of_the_knee_the_smaller_batch_is_taken():
+    items = [item(64, 101.0, 1.01), item(128, 100.0, 1.0), item(32, 104.0, 1.04)]
+    decision = decide(items, job(), "node_hours", True)
+    assert (decision.knee, decision.choice) == (1, 0)
+    assert choice(items, "time") == 1
+
+
+def test_within_the_noise_a_clearly_better_accuracy_counts_more_than_the_batch():
+    assert choice([item(64, 101.0, 1.01, accuracy=0.88), item(128, 100.0, 1.0, accuracy=0.9)], "knee") == 1
+    worse_when_higher = [item(64, 101.0, 1.01, accuracy=0.9), item(128, 100.0, 1.0, accuracy=0.88)]
+    assert choice(worse_when_higher, "knee", higher_is_better=False) == 1
+
+
+def test_at_equal_time_and_expense_accuracy_decides():
+    assert choice([item(64, 10.0, 1.0, accuracy=0.8), item(128, 10.0, 1.0, accuracy=0.9)], "time") == 1
+
+
+def test_where_nothing_is_feasible_the_least_violating_row_is_named():
+    decision = decide([item(16, 9.0, 1.0, excess=2.0), item(32, 7.0, 1.0, excess=0.1)], job(), "node_hours", True)
+    assert (decision.choice, decision.knee, decision.front, decision.nearest) == (None, None, (), 1)

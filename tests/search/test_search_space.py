@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from search_fakes import GIB, FakePredictor, job, profile, timing
+
+from tula_core.job import Cluster
+from tula_core.search.space import BatchRange, batches, candidates, key, layouts, reference_key
+
+
+def shapes(found):
+    return [(c.nodes, c.processes_per_node, c.local_batch, c.accumulation) for c in found]
+
+
+@given(
+    nodes=st.integers(1, 12),
+    processes=st.integers(1, 9),
+    reference=st.integers(1, 300),
+    samples=st.integers(1, 5000),
+    memory_mib=st.integers(100, 4000),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_candidate_fits_the_cluster_and_none_comes_twice(nodes, processes, reference, samples, memory_mib):
+    asked = job(
+        {"batch_size": reference},
+        cluster={"nodes": nodes, "processes_per_node": processes},
+        constraints={"memory": memory_mib * 2**20},
+    )
+    found = candidates(profile(samples), asked, FakePredictor(), ("warmup",))
+    keys = [key(c) for c in found]
+    assert keys == sorted(set(keys))
+    alone = reference_key(found, reference)
+    for c in found:
+        assert c.nodes <= nodes and c.processes_per_node <= processes
+        assert c.global_batch == c.nodes * c.processes_per_node * c.local_batch * c.accumulation
+        assert c.mitigation == ("warmup",)
+        if key(c) != alone:
+            assert max(1, reference // 4) <= c.global_batch <= min(64 * reference, samples)
+            assert c.accumulation & (c.accumulation - 1) == 0
+
+
+def test_a_small_cluster_takes_every_count_and_a_large_one_powers_of_two_and_the_most():
+    assert layouts(Cluster(nodes=1, processes_per_node=3)) == [(1, 1), (1, 2), (1, 3)]
+    assert layouts(Cluster(nodes=3, processes_per_node=3)) == [
+        (1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (3, 3),
+    ]  # fmt: skip
+    assert sorted({nodes for nodes, _ in layouts(Cluster(nodes=12))}) == [1, 2, 4, 8, 12]
+
+
+@pytest.mark.parametrize("cap", [None, 1000])
+def test_without_a_binding_cap_there_is_no_accumulation(cap):
+    found = batches(2, BatchRange(reference=64, low=16, high=512), cap)
+    assert found == {(8, 1), (16, 1), (32, 1), (64, 1), (128, 1), (256, 1)}
+
+
+def test_a_binding_cap_brings_accumulation_by_powers_of_two_above_it():
+    found = batches(1, BatchRange(reference=64, low=16, high=256), 40)
+    assert found == {(16, 1), (32, 1), (32, 2), (32, 4), (32, 8)}
+
+
+def test_a_cap_below_the_smallest_share_reaches_the_range_by_accumulation_alone():
+    assert batches(1, BatchRange(reference=64, low=16, high=64), 4) == {(4, 4), (4, 8), (4, 16)}
+
+
+def test_a_reference_that_is_no_power_of_two_keeps_its_exact_shares():
+    found = batches(3, BatchRange(reference=96, low=24, high=192), None)
+    assert {(8, 1), (16, 1), (32, 1), (64, 1)} <= found
+    odd = batches(2, BatchRange(reference=100, low=25, high=400), None)
+    assert {(25, 1), (50, 1), (100, 1), (200, 1)} <= odd
+
+
+def test_a_reference_that_does_not_divide_is_rounded_down_to_whole_shares():
+    assert (21, 1) in batches(3, BatchRange(reference=64, low=16, high=128), None)
+
+
+@pytest.mark.parametrize(("reference", "expected"), [(64, (1, 1, 8, 8)), (48, (1, 1, 6, 8)), (15, (1, 1, 5, 3))])
+def test_the_reference_on_one_process_is_there_even_where_memory_forces_accumulation(reference, expected):
+    predictor = FakePredictor()
+    asked = job({"batch_size": reference}, constraints={"max_local_batch": 9})
+    assert expected in shapes(candidates(profile(), asked, predictor, ()))
+
+
+def test_memory_of_the_host_is_shared_by_its_processes():
+    asked = job(cluster={"processes_per_node": 2})
+    found = shapes(candidates(profile(memory_bytes=2 * GIB), asked, FakePredictor(), ()))
+    largest = {p: max(local for _, processes, local, _ in found if processes == p) for p in (1, 2)}
+    assert largest == {1: 256, 2: 64}
+
+
+def test_measured_configurations_are_in_where_the_cluster_still_allows_them():
+    steps = (timing(1, 1, 37), timing(1, 2, 3, 5), timing(2, 1, 16), timing(1, 4, 16))
+    found = shapes(candidates(profile(steps=steps), job(cluster={"processes_per_node": 2}), FakePredictor(), ()))
+    assert (1, 1, 37, 1) in found and (1, 2, 3, 5) in found
+    assert (2, 1, 16, 1) not in found and (1, 4, 16, 1) not in found
+
+
+def test_a_data_set_smaller_than_every_batch_leaves_the_reference_alone():
+    assert shapes(candidates(profile(10), job(), FakePredictor(), ())) == [(1, 1, 64, 1)]

@@ -1,0 +1,201 @@
+"""Passing the nouns between the stages: `plan`, `train`, and what the command line and the flows call beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tula_core.errors import InfeasibleError, InputError
+from tula_core.home import state_folder
+from tula_core.job import Job
+from tula_core.progress import Event, Listener, silent
+from tula_core.records import Outcome, Plan, Profile, save
+
+if TYPE_CHECKING:
+    from tula_core.history import RetrainReport
+    from tula_core.tracking import Tracker
+    from tula_core.training.folders import RunFolder
+
+_LOG_EVERY_S = 10.0
+
+
+def profile(job: Job, *, reprofile: bool = False, listener: Listener = silent) -> tuple[Job, Profile, bool]:
+    """Measure ``job`` on this machine, or take the measurements from the cache.
+
+    Returns
+    -------
+    tuple
+        The job with every recipe field set, the profile, and whether it came from the cache.
+
+    Raises
+    ------
+    InputError
+        The workload cannot be loaded or is wrong.
+    RunError
+        Measuring failed for another reason than memory.
+    """
+    from tula_core import profiling
+
+    return profiling.profile(job, reprofile=reprofile, listener=listener)
+
+
+def plan(job: Job, *, profile: Profile | None = None, reprofile: bool = False, listener: Listener = silent) -> Plan:
+    """Forecast every candidate and choose.
+
+    Parameters
+    ----------
+    profile
+        Measurements to use; None measures, or takes the cache unless ``reprofile``.
+
+    Raises
+    ------
+    InputError, RunError
+        As in `profile`; also where ``profile`` is another workload's.
+    """
+    from tula_core import mitigations, profiling, search, tracking
+    from tula_core.models import predictor
+
+    if profile is None:
+        resolved, measured, cached = profiling.profile(job, reprofile=reprofile, listener=listener)
+    else:
+        resolved, measured, cached = profiling.complete(job, profile), profile, True
+    listener(Event(stage="fit", message="fitting the models", fraction=0.0))
+    fitted = predictor.fit(measured, resolved, tracking.champion())
+    listener(Event(stage="fit", message="fitting the models", fraction=1.0))
+    return search.make_plan(
+        measured,
+        resolved,
+        fitted,
+        mitigation=mitigations.resolve(resolved),
+        cached=cached,
+        storage=state_folder("studies") / f"{resolved.title}.journal",
+        listener=listener,
+    )
+
+
+def train(
+    plan: Plan,
+    *,
+    row: int | None = None,
+    resume: bool = False,
+    job_id: str | None = None,
+    listener: Listener = silent,
+) -> Outcome:
+    """Train at the plan's choice, record prediction and outcome, return the outcome.
+
+    Parameters
+    ----------
+    row
+        A row of the plan's table to train instead of the choice.
+    resume
+        Go on from the checkpoint of the newest unfinished run of this plan (of ``job_id`` where given).
+    job_id
+        The logical run this attempt belongs to; None begins a new one.
+
+    Raises
+    ------
+    InputError
+        The row does not exist or cannot be trained, or there is nothing to resume.
+    InfeasibleError
+        The plan has no choice and no row is given.
+    RunError, StoppedError
+        The run failed or was stopped; it is recorded with its true state first.
+    """
+    from tula_core import tracking
+    from tula_core.training.folders import create_run, unfinished_run
+    from tula_core.training.run import Attempt, run_attempt
+
+    tracking.close_dead_runs()
+    newest = resume and job_id is None
+    folder = unfinished_run(plan) if newest else create_run(plan, _row_number(plan, row), job_id)
+    if resume:
+        plan, row = folder.plan, folder.row_number
+    chosen = plan.table[_row_number(plan, row)]
+    resume = resume and (folder.path / "checkpoint.pt").exists()
+    number = folder.attempts + 1
+    attempt = Attempt(plan=plan, row=chosen, job_id=folder.job_id, number=number, folder=folder.path, resume=resume)
+    attempt.task_folder.mkdir(parents=True)
+    tracker = _tracker(plan, folder)
+    tracking.open_attempt(folder.path, plan, folder.job_id, number)
+    tracker.start(plan, chosen, number)
+    points = _PointLog(tracker)
+    outcome, error = run_attempt(attempt, listener, points)
+    points.flush()
+    save(outcome, folder.path / "outcome.json")
+    tracking.close_attempt(folder.path, number, outcome.status)
+    listener(Event(stage="track", message="recording the outcome", fraction=0.0))
+    tracker.finish(outcome)
+    listener(Event(stage="track", message="recorded", fraction=1.0))
+    if error is not None:
+        raise error
+    return outcome
+
+
+def resume_plan(job: Job) -> tuple[Plan, str]:
+    """Return the plan and the job id of the newest unfinished run of ``job``; `InputError` where there is none."""
+    from tula_core.training.folders import unfinished_run_of_job
+
+    folder = unfinished_run_of_job(job)
+    return folder.plan, folder.job_id
+
+
+def history() -> list[Outcome]:
+    """Return every outcome on record, oldest first."""
+    from tula_core.history import outcomes
+
+    return outcomes()
+
+
+def retrain(*, listener: Listener = silent) -> RetrainReport:
+    """Fit corrections from all outcomes, check them on jobs left out, promote them if they are better."""
+    from tula_core.history import retrain_from_history
+
+    return retrain_from_history(listener=listener)
+
+
+def _row_number(plan: Plan, row: int | None) -> int:
+    if row is None:
+        if plan.choice_index is None:
+            raise InfeasibleError(f"plan: no candidate is feasible. {plan.reason}")
+        return plan.choice_index
+    if not 0 <= row < len(plan.table):
+        raise InputError(f"--choose: row {row} does not exist. The plan's table has rows 0 to {len(plan.table) - 1}.")
+    if plan.table[row]["step_time_s"].value is None:
+        because = plan.table[row].infeasible_because or "it has no forecast"
+        raise InputError(f"--choose: row {row} cannot be trained: {because}. Choose another row of the table.")
+    return row
+
+
+def _tracker(plan: Plan, folder: RunFolder) -> Tracker:
+    from tula_core import tracking
+
+    return tracking.Tracker(
+        plan.job.title,
+        folder.job_id,
+        plan.job.digest,
+        str(plan.facts.get("workload", plan.job.title)),
+        str(plan.hardware["fingerprint"]),
+        plan.predictor,
+    )
+
+
+class _PointLog:
+    """Gathers curve points and hands them to the tracker now and then, so that the parent stays quiet."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._points: list[tuple[int, Mapping[str, float]]] = []
+        self._logged_at = time.monotonic()
+
+    def __call__(self, samples: int, figures: Mapping[str, float]) -> None:
+        self._points.append((samples, figures))
+        if time.monotonic() - self._logged_at > _LOG_EVERY_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand over what is there."""
+        if self._points:
+            self._tracker.log_progress(self._points)
+        self._points = []
+        self._logged_at = time.monotonic()

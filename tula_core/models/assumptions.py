@@ -1,0 +1,94 @@
+"""The sentences that say what a forecast takes for granted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tula_core.job import Job, Target
+from tula_core.models.communication import Links
+from tula_core.models.convergence_fit import LearningModel
+from tula_core.models.memory import MemoryModel
+from tula_core.models.totals import ASSUMED_START_UP_S
+from tula_core.records.profile import Profile
+
+
+def assumptions(
+    profile: Profile, job: Job, links: Links, memory: MemoryModel | None, learning: LearningModel | None
+) -> tuple[str, ...]:
+    """Return every assumption behind the forecasts of one job, as plain sentences without a final full stop."""
+    return (
+        *_of_time(profile, job, links),
+        *_of_money(job),
+        *_of_memory(memory),
+        *_of_learning(profile, job, learning),
+    )
+
+
+def _of_time(profile: Profile, job: Job, links: Links) -> Iterator[str]:
+    threads = profile.hardware.threads_per_process
+    yield f"training uses {threads} thread{'s' * (threads != 1)} per process, as measured"
+    if len(profile.steps) == 1:
+        yield "step time was measured at one configuration: elsewhere it rests on what is usual, with wide intervals"
+    if job.cluster.processes_per_node > 1 and links.inside.assumption:
+        yield links.inside.assumption
+    if job.cluster.nodes > 1 and links.between.assumption:
+        yield links.between.assumption
+    if job.cluster.nodes > 1 and not any(row.nodes > 1 for row in profile.steps):
+        yield "no step on more than one node was timed: nodes are taken to be alike and not to slow each other"
+    if not profile.start_up:
+        yield f"start-up was not measured: {ASSUMED_START_UP_S:g} s assumed"
+    if profile.facts.eval_samples and not profile.evaluation:
+        yield "evaluation was not measured: taken as forward passes, a third of a training step per sample"
+    if profile.checkpoint_s is None:
+        yield "a checkpoint was not measured: it is taken to cost no time"
+    yield "one evaluation and one checkpoint at the end of each epoch are counted"
+
+
+def _of_money(job: Job) -> Iterator[str]:
+    cluster = job.cluster
+    if cluster.price_per_node_hour is None and cluster.spot_price_per_node_hour is None:
+        yield "no price is given: cost is unknown, node-hours are shown"
+    elif cluster.price_per_node_hour is None:
+        yield "only a spot price is given: cost uses it and counts no interruption"
+    if cluster.power_watts is None:
+        yield "power_watts is not given: energy is unknown"
+    else:
+        yield f"energy takes each node to draw {cluster.power_watts:g} W all the time"
+
+
+def _of_memory(memory: MemoryModel | None) -> Iterator[str]:
+    if memory is None:
+        yield "no batch size was measured to fit in memory: memory is unknown"
+    elif not memory.extrapolates():
+        yield (
+            "memory readings do not grow with the local batch: nothing is extrapolated beyond the largest measured, "
+            f"{memory.largest_measured}"
+        )
+
+
+def _of_learning(profile: Profile, job: Job, learning: LearningModel | None) -> Iterator[str]:
+    for pilot in profile.pilots:
+        if pilot.diverged:
+            yield (
+                f"the pilot at global batch {pilot.global_batch} diverged at learning rate {pilot.learning_rate:g}: "
+                "that rate is suspect there, and its accuracy is forecast from the other pilots"
+            )
+    cap = job.recipe.epochs
+    if isinstance(job.target, Target) and job.target.metric != profile.facts.metric:
+        yield (
+            f"the target's metric {job.target.metric!r} is not the one measured, {profile.facts.metric!r}: "
+            f"epochs are the cap of {cap}"
+        )
+    if learning is None:
+        yield f"no pilot is above chance: accuracy is unknown, epochs are the cap of {cap}"
+        return
+    saw = learning.seen_samples / profile.facts.train_samples
+    yield f"accuracy is extrapolated to {cap} epochs from pilots that saw at most {saw:.2g} epochs"
+    if learning.seen_batches[0] == learning.seen_batches[1]:
+        yield (
+            f"pilots ran at one global batch: the critical batch of {learning.critical_batch:.0f} samples rests on "
+            + ("gradient noise" if profile.noise and profile.noise.noise_scale_samples else "what is usual")
+        )
+    if profile.facts.metric_ceiling is None:
+        yield f"the best value of {profile.facts.metric} is not known: taken as {learning.scale.ceiling:g}"
+    yield "methods against lost accuracy are taken to act as they did in the pilots"

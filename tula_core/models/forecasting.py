@@ -1,0 +1,248 @@
+"""From fitted models to bands: every quantity of many configurations at once, with its 90 % interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tula_core.job import Job, Target
+from tula_core.models.convergence_fit import DRAWS, Learning, LearningModel
+from tula_core.models.cost import cost_usd, node_hours
+from tula_core.models.energy import energy_j
+from tula_core.models.fitting import Z90, standard_draws
+from tula_core.models.memory import MemoryModel
+from tula_core.models.step_fit import StepTimeModel
+from tula_core.models.step_time import Shapes
+from tula_core.models.totals import Overheads, steps_per_epoch, tail_shapes, time_to_train_s
+from tula_core.records.corrections import Correction, Corrections
+from tula_core.records.profile import WorkloadFacts
+
+Array = NDArray[np.float64]
+
+_NO_CORRECTION = Correction(log_bias=0.0, log_sd=0.0, outcomes=0)
+_MOST_LOG_SD = 3.0  # wider says no more, and keeps every number finite
+_FORWARD_SHARE = 1.0 / 3.0  # of a training step: a backward pass costs about two forward ones
+_FORWARD_SD = 0.7
+_PAUSE_SD = 0.3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Band:
+    """Value and 90 % interval, each of shape (n,)."""
+
+    value: Array
+    low: Array
+    high: Array
+
+    @classmethod
+    def log_normal(cls, value: Array, log_sd: Array) -> Band:
+        """Return value exp(-+1.645 log_sd)."""
+        width = np.exp(Z90 * np.minimum(log_sd, _MOST_LOG_SD))
+        return cls(value=value, low=value / width, high=value * width)
+
+    @classmethod
+    def of_draws(cls, draws: Array, value: Array | None = None) -> Band:
+        """Return quantiles of draws of shape (draws, n): 5 %, 50 % unless ``value`` is given, 95 %.
+
+        The quantiles are draws themselves, so that whole numbers stay whole.
+        """
+        low, middle, high = np.quantile(draws, (0.05, 0.5, 0.95), axis=0, method="inverted_cdf")
+        chosen = middle if value is None else value
+        return cls(value=chosen, low=np.minimum(low, chosen), high=np.maximum(high, chosen))
+
+    def map(self, function: Callable[[Array], Array]) -> Band:
+        """Return the band of a quantity that rises with this one."""
+        return Band(value=function(self.value), low=function(self.low), high=function(self.high))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Models:
+    """All fitted models of one job."""
+
+    job: Job
+    facts: WorkloadFacts
+    step: StepTimeModel
+    memory: MemoryModel | None
+    learning: LearningModel | None
+    overheads: Overheads
+    corrections: Corrections
+
+    @property
+    def target(self) -> Target | None:
+        """The job's target."""
+        return self.job.target if isinstance(self.job.target, Target) else None
+
+    @property
+    def curve(self) -> LearningModel | None:
+        """The learning curve where it can be used: where a target is on the metric that pilots measured."""
+        fits = self.target is None or self.target.metric == self.facts.metric
+        return self.learning if fits else None
+
+    def correction(self, quantity: str) -> Correction:
+        """Return the correction of one quantity, none where history has none."""
+        return self.corrections.by_quantity.get(quantity, _NO_CORRECTION)
+
+
+def forecast_bands(models: Models, shapes: Shapes) -> dict[str, Band]:
+    """Return the band of every quantity that is known, by the names of `tula_core.records.QUANTITIES`."""
+    step_s, log_sd = _mean_step(models, shapes)
+    correction = models.correction("step_time_s")
+    epoch_draws = _epoch_draws(models, shapes)
+    corrected = correct_epochs(models, epoch_draws)
+    steps = steps_per_epoch(models.facts.train_samples, shapes.global_batch)
+    epochs = _epoch_band(models, corrected)
+    fixed_step = step_s * math.exp(correction.log_bias)
+    fixed_sd = np.hypot(log_sd, correction.log_sd)
+    if "time_to_train_s" in models.corrections.by_quantity:
+        total = _total(models, shapes, (step_s, log_sd), epoch_draws, _epoch_band(models, epoch_draws).value)
+    else:
+        total = _total(models, shapes, (fixed_step, fixed_sd), corrected, epochs.value)
+    bands = {
+        "step_time_s": Band.log_normal(fixed_step, fixed_sd),
+        "time_to_train_s": total,
+        "epochs": epochs,
+        "steps": epochs.map(lambda number: number * steps),
+        **_money(models, shapes, total),
+    }
+    memory = memory_band(models, shapes.local_batch, shapes.processes)
+    if memory is not None:
+        bands["memory_bytes"] = memory
+    accuracy = _accuracy_band(models, shapes)
+    if accuracy is not None:
+        bands["accuracy"] = accuracy
+    return bands
+
+
+def learning_draws(models: Models, batches: Array) -> Learning | None:
+    """Return draws of epochs, success and metric for global batches of shape (n,), uncorrected; None where unknown."""
+    if models.curve is None:
+        return None
+    return models.curve.forecast(
+        batches,
+        train_samples=models.facts.train_samples,
+        cap_epochs=models.job.recipe.epochs,
+        schedule=models.job.recipe.schedule,
+        target=None if models.target is None else models.target.value,
+    )
+
+
+def correct_epochs(models: Models, draws: Array) -> Array:
+    """Return draws of epochs to a target, shape (draws, n), with history's correction; whole, from 1 to the cap."""
+    if models.target is None or "epochs" not in models.corrections.by_quantity:
+        return draws
+    return np.minimum(wanted_epochs(models, draws), models.job.recipe.epochs)
+
+
+def wanted_epochs(models: Models, draws: Array) -> Array:
+    """Return draws of epochs with history's correction, whole, at least 1, also beyond the cap."""
+    correction = models.correction("epochs")
+    spread = correction.log_sd * standard_draws(DRAWS, 1, seed=2)
+    return np.maximum(np.ceil(draws * np.exp(correction.log_bias + spread) - 1e-9), 1.0)
+
+
+def memory_band(models: Models, local_batch: Array, processes: Array) -> Band | None:
+    """Return bytes of the fullest process, corrected; None where memory is unknown."""
+    if models.memory is None:
+        return None
+    value, low, high = models.memory.predict(local_batch, processes)
+    correction = models.correction("memory_bytes")
+    factor = math.exp(correction.log_bias)
+    extra = Z90 * correction.log_sd * value
+    below, above = np.hypot(value - low, extra), np.hypot(high - value, extra)
+    return Band(
+        value=np.round(value * factor),
+        low=np.round(np.maximum(value - below, 0.0) * factor),
+        high=np.round((value + above) * factor),
+    )
+
+
+def _mean_step(models: Models, shapes: Shapes) -> tuple[Array, Array]:
+    """Return mean seconds over the steps of an epoch, the smaller last one included, and their log sd."""
+    full_s, log_sd = models.step.predict(shapes)
+    tail, has_tail = tail_shapes(models.facts.train_samples, shapes)
+    tail_s, _ = models.step.predict(tail)
+    # A tail is never slower than a full step: it does a part of its work.
+    tail_s = np.minimum(tail_s, full_s)
+    full = np.floor(models.facts.train_samples / shapes.global_batch)
+    mean_s = (full * full_s + np.where(has_tail, tail_s, 0.0)) / np.maximum(full + has_tail, 1.0)
+    return mean_s, np.minimum(log_sd, _MOST_LOG_SD)
+
+
+def _epoch_draws(models: Models, shapes: Shapes) -> Array:
+    """Return draws of whole epochs, shape (draws, n)."""
+    cap, count = models.job.recipe.epochs, len(shapes.nodes)
+    if models.target is None:
+        return np.full((DRAWS, count), float(cap))
+    unique, where = np.unique(shapes.global_batch, return_inverse=True)
+    learning = learning_draws(models, unique)
+    if learning is None:  # nothing is known of it: any number of epochs up to the cap
+        return np.repeat(np.ceil((np.arange(DRAWS) + 0.5) / DRAWS * cap)[:, None], count, axis=1)
+    return learning.epochs[:, where]
+
+
+def _epoch_band(models: Models, draws: Array) -> Band:
+    if models.target is not None and models.curve is None:
+        cap = np.full(draws.shape[1], float(models.job.recipe.epochs))
+        return Band(value=cap, low=np.ones_like(cap), high=cap)
+    return Band.of_draws(draws)
+
+
+def _total(models: Models, shapes: Shapes, step: tuple[Array, Array], draws: Array, epochs: Array) -> Band:
+    """Return seconds from launch to end; its value is the sum of the parts' values."""
+    step_s, log_sd = step
+    over = models.overheads
+    start_s, start_sd = over.start_up.predict(shapes.processes)
+    first_s = models.step.first_step_extra_s(shapes)
+    if over.evaluation is None:
+        evaluation_s = models.facts.eval_samples / shapes.global_batch * step_s * _FORWARD_SHARE
+        evaluation_sd = np.full_like(step_s, _FORWARD_SD)
+    else:
+        evaluation_s, evaluation_sd = over.evaluation.predict(shapes.processes)
+    epoch_s = step_s * steps_per_epoch(models.facts.train_samples, shapes.global_batch)
+    normal = np.exp(_columns(standard_draws(DRAWS, 4, seed=3), (log_sd, start_sd, evaluation_sd, _PAUSE_SD)))
+    correction = models.correction("time_to_train_s")
+    factor = math.exp(correction.log_bias)
+    spread = np.exp(correction.log_sd * standard_draws(DRAWS, 1, seed=4))
+    value = time_to_train_s(start_s + first_s, epochs, epoch_s, evaluation_s + over.checkpoint_s)
+    drawn = time_to_train_s(
+        start_s * normal[1] + first_s * normal[3],
+        draws,
+        epoch_s * normal[0],
+        evaluation_s * normal[2] + over.checkpoint_s * normal[3],
+    )
+    return Band.of_draws(drawn * spread * factor, value * factor)
+
+
+def _columns(normal: Array, log_sd: tuple[Array | float, ...]) -> Array:
+    """Return draws times each log standard deviation, shape (parts, draws, n)."""
+    count = max(np.size(sd) for sd in log_sd)
+    return np.stack([normal[:, i : i + 1] * np.broadcast_to(sd, (count,)) for i, sd in enumerate(log_sd)])
+
+
+def _money(models: Models, shapes: Shapes, total: Band) -> dict[str, Band]:
+    cluster = models.job.cluster
+    price = cluster.price_per_node_hour or cluster.spot_price_per_node_hour
+    bands = {"node_hours": total.map(lambda wall_s: node_hours(shapes.nodes, wall_s))}
+    if price is not None:
+        bands["cost_usd"] = total.map(lambda s: cost_usd(shapes.nodes, s, price, cluster.billing_seconds))
+    watts = cluster.power_watts
+    if watts is not None:
+        bands["energy_j"] = total.map(lambda wall_s: energy_j(shapes.nodes, wall_s, watts))
+    return bands
+
+
+def _accuracy_band(models: Models, shapes: Shapes) -> Band | None:
+    unique, where = np.unique(shapes.global_batch, return_inverse=True)
+    learning = learning_draws(models, unique)
+    if learning is None or models.curve is None:
+        return None
+    correction = models.correction("accuracy")
+    draws = learning.metric * np.exp(correction.log_bias + correction.log_sd * standard_draws(DRAWS, 1, seed=5))
+    ceiling = models.curve.scale.ceiling
+    draws = np.minimum(draws, ceiling) if models.facts.higher_is_better else np.maximum(draws, ceiling)
+    band = Band.of_draws(draws)
+    return Band(value=band.value[where], low=band.low[where], high=band.high[where])

@@ -1,0 +1,233 @@
+"""`fit` and `Predictor`: all models of one job together, from candidates to rows.
+
+How corrections learnt from history enter, each multiplying by exp(log_bias) and widening by log_sd in quadrature:
+
+- ``step_time_s``: the step time, and through it every total.
+- ``epochs``: the epochs to a target, rounded up to whole ones and at most the cap; steps and totals follow. Without a
+  target the epochs are the recipe's and nothing is corrected.
+- ``memory_bytes``: memory, and through it `Predictor.max_local_batch`.
+- ``accuracy``: the metric where training stops, never beyond its ceiling.
+- ``time_to_train_s``: where there is one it multiplies the uncorrected total, instead of the two corrections above
+  being passed on to it; node-hours, cost and energy follow the total.
+- ``steps``, ``node_hours``, ``cost_usd``, ``energy_j``: not read, they follow from the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tula_core.errors import InputError
+from tula_core.job import Job
+from tula_core.models.assumptions import assumptions
+from tula_core.models.checking import check_profile
+from tula_core.models.communication import fit_links
+from tula_core.models.convergence_fit import fit_learning
+from tula_core.models.forecasting import Band, Models, forecast_bands, learning_draws, memory_band, wanted_epochs
+from tula_core.models.memory import fit_memory
+from tula_core.models.step_fit import fit_step_time
+from tula_core.models.step_time import Shapes
+from tula_core.models.totals import fit_overheads
+from tula_core.records.candidate import QUANTITIES, UNKNOWN, Candidate, Interval, Row
+from tula_core.records.corrections import BUILTIN, Corrections
+from tula_core.records.profile import Profile
+
+_CHUNK = 4096  # candidates at once: bounds the memory that draws take
+_WHOLE = frozenset({"epochs", "steps", "memory_bytes"})
+
+
+class Predictor:
+    """Forecasts candidates of one job; made by `fit`. The same input always gives the same rows.
+
+    Parameters
+    ----------
+    models
+        The fitted models.
+    assumptions
+        What they take for granted, in sentences.
+    """
+
+    def __init__(self, models: Models, assumptions: tuple[str, ...]) -> None:
+        self._models = models
+        self._assumptions = assumptions
+        self._reach: dict[int, float] = {}
+
+    @property
+    def label(self) -> str:
+        """The version that a plan and a run carry."""
+        return self._models.corrections.label
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Every assumption behind the rows, as sentences."""
+        return self._assumptions
+
+    @property
+    def critical_batch_samples(self) -> float | None:
+        """B_crit of the fitted learning curve, None where no pilot could be used."""
+        return None if self._models.learning is None else self._models.learning.critical_batch
+
+    def forecast(self, candidates: Sequence[Candidate]) -> list[Row]:
+        """Return one row for each candidate, in their order.
+
+        A row is infeasible only where no limit of the job's is needed to say so: a global batch above the training
+        set, a local batch that ran out of memory when measured, or a staged or power-limited candidate, which these
+        models do not forecast. What makes no sense then is unknown.
+
+        Raises
+        ------
+        InputError
+            A candidate's nodes, processes, local batch or accumulation is not a positive whole number.
+        """
+        for candidate in candidates:
+            _check_candidate(candidate)
+        rows: list[Row] = []
+        for start in range(0, len(candidates), _CHUNK):
+            rows += self._rows(candidates[start : start + _CHUNK])
+        return rows
+
+    def reach_probability(self, candidate: Candidate) -> float | None:
+        """Return the chance that training reaches the target within the cap, None where there is no way to tell."""
+        models, batch = self._models, candidate.global_batch
+        if models.target is None or models.curve is None or batch > models.facts.train_samples:
+            return None
+        if batch not in self._reach:
+            learning = learning_draws(models, np.array([float(batch)]))
+            assert learning is not None
+            inside = wanted_epochs(models, learning.epochs) <= models.job.recipe.epochs
+            self._reach[batch] = float(np.mean(learning.reached & inside))
+        return self._reach[batch]
+
+    def max_local_batch(self, nodes: int, processes_per_node: int, memory_bytes_limit: float) -> int | None:
+        """Return the largest local batch whose upper memory bound fits, with every smaller power of two fitting too.
+
+        At most the training set's share of a process, less than any size that ran out of memory, and at most the
+        largest measured size where readings do not grow. 0 where not even one sample fits; None where memory is
+        unknown.
+        """
+        models = self._models
+        if models.memory is None:
+            return None
+        processes = nodes * processes_per_node
+        most = models.facts.train_samples // processes
+        failed = models.memory.failed_at(processes_per_node, nodes)
+        most = most if failed is None else min(most, failed - 1)
+        if not models.memory.extrapolates():
+            most = min(most, models.memory.largest_measured)
+
+        def fits(local_batch: int) -> bool:
+            band = memory_band(models, np.array([float(local_batch)]), np.array([float(processes)]))
+            return band is not None and float(band.high[0]) <= memory_bytes_limit
+
+        return _largest(fits, most)
+
+    def _rows(self, candidates: Sequence[Candidate]) -> list[Row]:
+        models = self._models
+        reasons = [self._impossible(candidate) for candidate in candidates]
+        possible = [candidate for candidate, reason in zip(candidates, reasons, strict=True) if reason is None]
+        forecasts = iter(_intervals(forecast_bands(models, Shapes.of(possible)), len(possible)) if possible else [])
+        measured = models.step.is_measured(Shapes.of(candidates)).tolist()
+        rows = []
+        for candidate, reason, timed in zip(candidates, reasons, measured, strict=True):
+            forecast = dict.fromkeys(QUANTITIES, UNKNOWN) if reason is not None else next(forecasts)
+            because = reason or self._failed(candidate)
+            rows.append(
+                Row(
+                    candidate=candidate,
+                    feasible=because is None,
+                    infeasible_because=because,
+                    measured=timed and reason is None,
+                    forecast=forecast,
+                )
+            )
+        return rows
+
+    def _impossible(self, candidate: Candidate) -> str | None:
+        """Return why nothing can be forecast for a candidate."""
+        samples = self._models.facts.train_samples
+        if candidate.global_batch > samples:
+            return f"global batch {candidate.global_batch} is above the {samples} training samples"
+        if candidate.stages is not None:
+            return "a staged candidate is not forecast by these models"
+        if candidate.power_limit_w is not None:
+            return "a power limit is not forecast by these models"
+        return None
+
+    def _failed(self, candidate: Candidate) -> str | None:
+        """Return why a candidate that can be forecast cannot run."""
+        if self._models.memory is None:
+            return None
+        failed = self._models.memory.failed_at(candidate.processes_per_node, candidate.nodes)
+        if failed is None or candidate.local_batch < failed:
+            return None
+        return f"local batch {failed} ran out of memory when it was measured"
+
+
+def fit(profile: Profile, job: Job, corrections: Corrections = BUILTIN) -> Predictor:
+    """Return the predictor of one job on the hardware of its profile.
+
+    Parameters
+    ----------
+    profile
+        What was measured; one timed configuration is enough.
+    job
+        Resolved: every recipe field set and the target filled in.
+    corrections
+        What history taught, see the module's text.
+
+    Raises
+    ------
+    InputError
+        A measurement is not finite, negative or otherwise impossible; the message names the field.
+    """
+    check_profile(profile)
+    device, facts = profile.hardware.device, profile.facts
+    links = fit_links(profile.communication, device=device, link_gbps=job.cluster.link_gbps)
+    memory = fit_memory(profile.memory, gradient_bytes=facts.gradient_bytes)
+    learning = fit_learning(profile, schedule=job.recipe.schedule, reference_batch=job.recipe.batch_size)
+    models = Models(
+        job=job,
+        facts=facts,
+        step=fit_step_time(profile.steps, links, device=device, gradient_bytes=facts.gradient_bytes),
+        memory=memory,
+        learning=learning,
+        overheads=fit_overheads(profile),
+        corrections=corrections,
+    )
+    return Predictor(models, assumptions(profile, job, links, memory, models.curve))
+
+
+def _intervals(bands: dict[str, Band], count: int) -> list[dict[str, Interval]]:
+    """Return the intervals of each configuration, with every quantity named."""
+    columns: dict[str, list[Interval]] = {}
+    for name in QUANTITIES:
+        band = bands.get(name)
+        if band is None:
+            columns[name] = [UNKNOWN] * count
+            continue
+        kind = int if name in _WHOLE else float
+        triples = zip(band.value.tolist(), band.low.tolist(), band.high.tolist(), strict=True)
+        columns[name] = [Interval(value=kind(v), low=kind(low), high=kind(high)) for v, low, high in triples]
+    return [{name: columns[name][index] for name in QUANTITIES} for index in range(count)]
+
+
+def _check_candidate(candidate: Candidate) -> None:
+    for name in ("nodes", "processes_per_node", "local_batch", "accumulation"):
+        value = getattr(candidate, name)
+        if type(value) is not int or value < 1:
+            raise InputError(f"candidate.{name}: a whole number of at least 1 is needed, got {value!r}. Mend it.")
+
+
+def _largest(fits: Callable[[int], bool], most: int) -> int:
+    """Return the largest number up to ``most`` that fits, by doubling and halving; 0 where 1 does not."""
+    if most < 1 or not fits(1):
+        return 0
+    low = 1
+    while low < most and fits(min(2 * low, most)):
+        low = min(2 * low, most)
+    high = min(2 * low, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,0 +1,209 @@
+"""`make_plan`: a profile, a job and a predictor become a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tula_core.job import Job
+from tula_core.progress import Event, Listener, silent
+from tula_core.records import Candidate, Plan, PlanProbe, Profile, Row
+from tula_core.search import words
+from tula_core.search.constraints import (
+    Judged,
+    Limits,
+    accuracy_slack,
+    check_request,
+    judge,
+    memory_limit,
+)
+from tula_core.search.forecaster import Forecaster
+from tula_core.search.objective import Decision, decide
+from tula_core.search.reasons import explain
+from tula_core.search.space import candidates, key, reference_key, rounded_layouts
+from tula_core.search.study import Searched, Task, search, write_journal
+from tula_core.seeding import derive_seed
+
+
+def make_plan(
+    profile: Profile,
+    job: Job,
+    predictor: Forecaster,
+    *,
+    mitigation: tuple[str, ...],
+    cached: bool = False,
+    storage: Path | None = None,
+    listener: Listener = silent,
+) -> Plan:
+    """Search the candidates of a job and return the plan; the same arguments give the same plan.
+
+    Parameters
+    ----------
+    job
+        With every recipe field set (`Job.resolved`); ``predictor`` is fitted to the profile and this job.
+    mitigation, cached
+        What every candidate trains with, by name; whether the profile was measured earlier and not for this plan.
+    storage
+        Where the Optuna study is kept, a journal file or a folder for it; None keeps it in memory only.
+
+    Raises
+    ------
+    InputError
+        A limit or an objective that cannot be checked: a budget without a price, energy that is not known.
+    """
+    check_request(job, profile)
+    grid = candidates(profile, job, predictor, mitigation)
+    listener(Event(stage="search", message=f"comparing {len(grid)} candidates", fraction=0.0))
+    first = _always_searched(grid, profile, job)
+    limits = _limits(profile, job, predictor, first)
+    searched = search(_task(profile, predictor, limits, grid, first))
+    if storage is not None:
+        write_journal(searched.study, storage, listener)
+    judged = searched.judged
+    decision = decide(judged, job, limits.expense, profile.facts.higher_is_better)
+    listener(_done(judged))
+    return Plan(
+        job=job,
+        hardware=_plain(profile.hardware),
+        predictor=predictor.label,
+        probe=_probe(profile, job, cached),
+        table=tuple(item.row for item in judged),
+        pareto=decision.front,
+        knee=decision.knee,
+        choice_index=decision.choice,
+        reason=explain(judged, decision, job),
+        assumptions=_assumptions(predictor, searched, limits, profile, len(grid)),
+        facts=_facts(profile, job, decision, len(judged), len(grid)),
+    )
+
+
+def _task(
+    profile: Profile, predictor: Forecaster, limits: Limits, grid: Sequence[Candidate], first: Sequence[Candidate]
+) -> Task:
+    job = limits.job
+    return Task(
+        name=f"{job.title} {job.digest} {profile.fingerprint[:16]}",
+        grid=grid,
+        first=first,
+        evaluate=lambda chosen: [judge(row, limits) for row in _forecast(predictor, chosen)],
+        expense=limits.expense,
+        seed=derive_seed(job.seed, "search") % 2**32,
+    )
+
+
+def _always_searched(grid: Sequence[Candidate], profile: Profile, job: Job) -> list[Candidate]:
+    """Return the reference batch on one process, first, then what was measured."""
+    measured = {(s.nodes, s.processes_per_node, s.local_batch, s.accumulation) for s in profile.steps}
+    reference = reference_key(grid, job.recipe.batch_size)
+    others = [
+        c
+        for c in grid
+        if (c.nodes, c.processes_per_node, c.local_batch, c.accumulation) in measured and key(c) != reference
+    ]
+    return [next(c for c in grid if key(c) == reference), *others]
+
+
+def _forecast(predictor: Forecaster, chosen: Sequence[Candidate]) -> list[Row]:
+    rows = predictor.forecast(chosen) if chosen else []
+    assert [row.candidate for row in rows] == list(chosen), "the predictor has to answer every candidate, in order"
+    return rows
+
+
+def _limits(profile: Profile, job: Job, predictor: Forecaster, first: Sequence[Candidate]) -> Limits:
+    rows = _forecast(predictor, first)
+    reference = rows[0]["accuracy"].value
+    better = profile.facts.higher_is_better
+    worst = None
+    if reference is not None and job.target is None and job.constraints.min_accuracy is None:
+        worst = reference + (-1 if better else 1) * accuracy_slack(profile, reference)
+    return Limits(
+        job=job,
+        hardware=profile.hardware,
+        train_samples=profile.facts.train_samples,
+        expense="cost_usd" if any(row["cost_usd"].value is not None for row in rows) else "node_hours",
+        higher_is_better=better,
+        worst_accuracy=worst,
+        reach_probability=predictor.reach_probability,
+    )
+
+
+def _done(judged: Sequence[Judged]) -> Event:
+    feasible = sum(item.row.feasible for item in judged)
+    return Event(stage="search", message=f"{feasible} of {len(judged)} candidates are feasible", fraction=1.0)
+
+
+def _assumptions(
+    predictor: Forecaster, searched: Searched, limits: Limits, profile: Profile, grid: int
+) -> tuple[str, ...]:
+    notes = _search_notes(searched, grid) + _limit_notes(limits, profile) + _profile_notes(profile)
+    return tuple(dict.fromkeys([*predictor.assumptions, *notes]))
+
+
+def _search_notes(searched: Searched, grid: int) -> list[str]:
+    notes = []
+    if len(searched.judged) < grid:
+        notes.append(f"{len(searched.judged)} of {grid} candidates were looked at, by a genetic search.")
+    if searched.cut_short:
+        notes.append("The search was stopped by its time limit, so that another machine may look at more candidates.")
+    return notes
+
+
+def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
+    job, notes = limits.job, []
+    if limits.expense == "node_hours":
+        notes.append("Without a price, candidates are compared by node-hours instead of cost.")
+    limit = memory_limit(job, profile.hardware, job.cluster.processes_per_node)
+    if limit is None:
+        notes.append("The memory of the machine is unknown, so no limit was applied.")
+    else:
+        notes.append(f"A process may fill {words.memory(limit.size_bytes)}: {limit.source}.")
+    if limits.worst_accuracy is not None:
+        notes.append(
+            f"There is no target, so {profile.facts.metric} worse than {limits.worst_accuracy:.4g} is ruled out: that "
+            "of the reference batch on one process, with a margin of a hundredth. constraints.min_accuracy replaces "
+            "this rule."
+        )
+    elif job.target is None and job.constraints.min_accuracy is None:
+        notes.append("The accuracy of the reference batch is unknown, so no batch size was ruled out for its accuracy.")
+    if counts := rounded_layouts(job):
+        batch, shown = job.recipe.batch_size, counts[:4]
+        shares = ", ".join(f"{batch // count * count} on {count}" for count in shown)
+        more = f" and so on up to {counts[-1]}" if len(counts) > len(shown) else ""
+        notes.append(f"The reference batch of {batch} is rounded where it does not divide: {shares} processes{more}.")
+    return notes
+
+
+def _profile_notes(profile: Profile) -> list[str]:
+    return [f"While measuring: {warning}" for warning in profile.warnings]
+
+
+def _probe(profile: Profile, job: Job, cached: bool) -> PlanProbe:
+    price = job.cluster.price_per_node_hour
+    cost = None if price is None else price * profile.probe.used_s / 3600
+    return PlanProbe(seconds=profile.probe.used_s, cost_usd=cost, cached=cached)
+
+
+def _facts(profile: Profile, job: Job, decision: Decision, evaluated: int, grid: int) -> dict[str, Any]:
+    return {
+        "workload": profile.facts.name,
+        "profile_fingerprint": profile.fingerprint,
+        "train_samples": profile.facts.train_samples,
+        "eval_samples": profile.facts.eval_samples,
+        "metric": profile.facts.metric,
+        "higher_is_better": profile.facts.higher_is_better,
+        "parameters": profile.facts.parameters,
+        "reference_batch": job.recipe.batch_size,
+        "kneedle": decision.kneedle,
+        "nearest": decision.nearest,
+        "evaluated": evaluated,
+        "grid": grid,
+    }
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    return {
+        field.name: dict(value) if isinstance(value := getattr(record, field.name), Mapping) else value
+        for field in dataclasses.fields(record)
+    }

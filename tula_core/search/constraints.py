@@ -1,0 +1,274 @@
+"""The limits a plan must keep, all at once, and how far a forecast is from keeping them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tula_core.errors import InputError
+from tula_core.job import Job, Target
+from tula_core.records import Candidate, Hardware, Profile, Row
+from tula_core.search import words
+
+DEVICE_SHARE = 0.92
+"""Share of an accelerator's memory that a process may fill; the rest goes to the driver and to fragmentation."""
+HOST_SHARE = 0.90
+"""Share of the host's memory that the processes of a node may fill together."""
+ACCURACY_SLACK = 0.01
+"""How far below the reference batch a forecast accuracy may lie where neither a target nor a minimum is given."""
+EVEN_CHANCE = 0.5
+"""A target that is reached with a smaller chance than this counts as not reached."""
+
+LIMIT_KEYS = (
+    "data",
+    "forecast",
+    "deadline",
+    "budget_usd",
+    "memory",
+    "max_local_batch",
+    "min_accuracy",
+    "reference_accuracy",
+    "target",
+)
+"""Every limit a candidate can break; each is a constraint of the Optuna study."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryLimit:
+    """Most bytes per process, the field or fact it comes from, and whether the user set it."""
+
+    size_bytes: int
+    source: str
+    by_user: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Violation:
+    """One broken limit.
+
+    ``excess`` is relative to the limit and above zero, None where the forecast needed for the check is unknown.
+    ``remedy`` says which limit would admit the candidate.
+    """
+
+    key: str
+    excess: float | None
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """A row whose feasibility is decided, with the limits it breaks."""
+
+    row: Row
+    violations: tuple[Violation, ...]
+
+    @property
+    def excess(self) -> float:
+        """The largest relative excess over a limit; infinite where a check could not be made, for ranking only."""
+        return max((math.inf if v.excess is None else v.excess for v in self.violations), default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Everything a row is held against.
+
+    Attributes
+    ----------
+    expense
+        ``cost_usd`` or ``node_hours``: the second axis of the front.
+    worst_accuracy
+        The worst accuracy allowed, from the forecast of the reference batch on one process; None where that sets none.
+    reach_probability
+        Chance of reaching the job's target, by candidate.
+    """
+
+    job: Job
+    hardware: Hardware
+    train_samples: int
+    expense: str
+    higher_is_better: bool
+    worst_accuracy: float | None
+    reach_probability: Callable[[Candidate], float | None]
+
+
+def check_request(job: Job, profile: Profile) -> None:
+    """Refuse limits that cannot be checked at all.
+
+    Raises
+    ------
+    InputError
+        A budget without a price, or a least accuracy where the workload's metric is better when lower.
+    """
+    priced = job.cluster.price_per_node_hour is not None or job.cluster.spot_price_per_node_hour is not None
+    if job.constraints.budget_usd is not None and not priced:
+        raise InputError(
+            f"constraints.budget_usd: {job.constraints.budget_usd:g} cannot be checked, because the job has no price. "
+            "Give cluster.price_per_node_hour in USD, or leave the budget out."
+        )
+    if job.constraints.min_accuracy is not None and not profile.facts.higher_is_better:
+        raise InputError(
+            f"constraints.min_accuracy: {job.constraints.min_accuracy:g} does not fit the metric "
+            f"{profile.facts.metric!r}, which is better when lower. Set target.value instead."
+        )
+
+
+def memory_limit(job: Job, hardware: Hardware, processes_per_node: int) -> MemoryLimit | None:
+    """Return the tighter of the user's limit and the machine's; None where neither is known."""
+    limits = []
+    if job.constraints.memory is not None:
+        limits.append(MemoryLimit(size_bytes=job.constraints.memory, source="constraints.memory", by_user=True))
+    if hardware.device == "cuda" and hardware.device_memory_bytes is not None:
+        size, source = DEVICE_SHARE * hardware.device_memory_bytes, f"{DEVICE_SHARE:.0%} of the device's memory"
+        limits.append(MemoryLimit(size_bytes=int(size), source=source, by_user=False))
+    if hardware.device == "cpu":
+        size = HOST_SHARE * hardware.memory_bytes / processes_per_node
+        source = f"a process's share of {HOST_SHARE:.0%} of the host's memory"
+        limits.append(MemoryLimit(size_bytes=int(size), source=source, by_user=False))
+    return min(limits, key=lambda limit: limit.size_bytes, default=None)
+
+
+def accuracy_slack(profile: Profile, reference: float) -> float:
+    """Return how much worse than ``reference`` a metric may be: a point of accuracy, 1 % of any other metric."""
+    ceiling = profile.facts.metric_ceiling
+    is_share = profile.facts.higher_is_better and (ceiling is None or ceiling <= 1) and abs(reference) <= 1
+    return ACCURACY_SLACK if is_share else ACCURACY_SLACK * abs(reference)
+
+
+def judge(row: Row, limits: Limits) -> Judged:
+    """Return the row with its feasibility decided: feasible where every limit holds."""
+    if row.candidate.global_batch > limits.train_samples:
+        broken = [_too_little_data(row.candidate, limits.train_samples)]
+    elif not row.feasible:
+        text = row.infeasible_because or "the predictor rules it out"
+        broken = [Violation(key="forecast", excess=None, text=text, remedy="It cannot be admitted")]
+    elif unknown := _unknown_axes(row, limits.expense):
+        text = f"{' and '.join(unknown)} could not be forecast"
+        broken = [
+            Violation(key="forecast", excess=None, text=text, remedy="Raise probe.seconds so that more is measured")
+        ]
+    else:
+        checks = (_deadline, _budget, _memory, _local_batch, _accuracy, _reference_accuracy, _target)
+        broken = [found for check in checks if (found := check(row, limits)) is not None]
+    because = "; ".join(violation.text for violation in broken) or None
+    return Judged(row=replace(row, feasible=not broken, infeasible_because=because), violations=tuple(broken))
+
+
+def _too_little_data(candidate: Candidate, train_samples: int) -> Violation:
+    batch = candidate.global_batch
+    text = f"global batch {batch} is larger than the data set of {train_samples} training samples"
+    remedy = f"Set recipe.batch_size to at most {train_samples}, or give at least {batch} training samples"
+    return Violation(key="data", excess=batch / max(train_samples, 1) - 1, text=text, remedy=remedy)
+
+
+def _unknown_axes(row: Row, expense: str) -> list[str]:
+    # A run that takes no time or costs nothing is a fault of the forecast, not a bargain.
+    names = {"time_to_train_s": "time to train", expense: words.EXPENSE_NAMES[expense]}
+    return [name for quantity, name in names.items() if (row[quantity].value or 0.0) <= 0]
+
+
+def _deadline(row: Row, limits: Limits) -> Violation | None:
+    limit, time = limits.job.constraints.deadline, row["time_to_train_s"].value
+    if limit is None or time is None or time <= limit:
+        return None
+    shown, bound = words.beside_limit(time, limit, words.duration)
+    text = f"time to train {shown} is above the deadline of {bound}"
+    remedy = f"Raise constraints.deadline to {words.admitting_duration(time)}"
+    return Violation(key="deadline", excess=time / limit - 1, text=text, remedy=remedy)
+
+
+def _budget(row: Row, limits: Limits) -> Violation | None:
+    limit, cost = limits.job.constraints.budget_usd, row["cost_usd"].value
+    if limit is None:
+        return None
+    if cost is None:
+        return _unchecked("budget_usd", "cost")
+    if cost <= limit:
+        return None
+    shown, bound = words.beside_limit(cost, limit, words.usd)
+    text = f"cost {shown} is above the budget of {bound}"
+    remedy = f"Raise constraints.budget_usd to {words.admitting_usd(cost)}"
+    return Violation(key="budget_usd", excess=cost / limit - 1, text=text, remedy=remedy)
+
+
+def _memory(row: Row, limits: Limits) -> Violation | None:
+    limit = memory_limit(limits.job, limits.hardware, row.candidate.processes_per_node)
+    if limit is None:
+        return None
+    high = row["memory_bytes"].high
+    if high is None:
+        return _unchecked("memory", "memory") if limit.by_user else None
+    if high <= limit.size_bytes:
+        return None
+    shown, bound = words.beside_limit(high, limit.size_bytes, words.memory)
+    text = f"memory of the fullest process, up to {shown}, is above {limit.source}, {bound}"
+    needed = words.admitting_size(high)
+    remedy = f"Raise constraints.memory to {needed}" if limit.by_user else f"Give each process {needed} of memory"
+    return Violation(key="memory", excess=high / limit.size_bytes - 1, text=text, remedy=remedy)
+
+
+def _local_batch(row: Row, limits: Limits) -> Violation | None:
+    limit, local = limits.job.constraints.max_local_batch, row.candidate.local_batch
+    if limit is None or local <= limit:
+        return None
+    text = f"local batch {local} is above constraints.max_local_batch, {limit}"
+    remedy = f"Raise constraints.max_local_batch to {local}"
+    return Violation(key="max_local_batch", excess=local / limit - 1, text=text, remedy=remedy)
+
+
+def _accuracy(row: Row, limits: Limits) -> Violation | None:
+    limit, accuracy = limits.job.constraints.min_accuracy, row["accuracy"].value
+    if limit is None:
+        return None
+    if accuracy is None:
+        return _unchecked("min_accuracy", "accuracy")
+    if accuracy >= limit:
+        return None
+    text = f"accuracy {accuracy:.4f} is below the least accuracy of {limit:g}"
+    remedy = f"Lower constraints.min_accuracy to {math.floor(accuracy * 1000) / 1000:g}"
+    return Violation(key="min_accuracy", excess=(limit - accuracy) / max(limit, 1e-9), text=text, remedy=remedy)
+
+
+def _reference_accuracy(row: Row, limits: Limits) -> Violation | None:
+    limit, value = limits.worst_accuracy, row["accuracy"].value
+    if limit is None:
+        return None
+    if value is None:
+        return Violation(
+            key="reference_accuracy",
+            excess=None,
+            text="its accuracy is unknown, so it cannot be held against the reference batch's",
+            remedy="Set constraints.min_accuracy or a target, or raise probe.seconds",
+        )
+    short = (limit - value) if limits.higher_is_better else (value - limit)
+    if short <= 0:
+        return None
+    side = "below" if limits.higher_is_better else "above"
+    text = f"accuracy {value:.4f} is {side} {limit:.4f}, what the reference batch's allows"
+    remedy = f"Set constraints.min_accuracy to {math.floor(value * 1000) / 1000:g} to allow it"
+    if not limits.higher_is_better:
+        remedy = "Set a target to allow it"
+    return Violation(key="reference_accuracy", excess=short / max(abs(limit), 1e-9), text=text, remedy=remedy)
+
+
+def _target(row: Row, limits: Limits) -> Violation | None:
+    target = limits.job.target
+    if not isinstance(target, Target):
+        return None
+    chance = limits.reach_probability(row.candidate)
+    if chance is None or chance >= EVEN_CHANCE:
+        return None
+    epochs = limits.job.recipe.epochs
+    shown = math.floor(chance * 100) / 100  # never rounded up to the even chance that it misses
+    text = f"target {target.metric} {target.value:g} is not expected within {epochs} epochs (chance {shown:.2f})"
+    expected = row["accuracy"].value
+    easier = "" if expected is None else f" or set target.value to {expected:.3g}, which is what is expected"
+    remedy = f"Raise recipe.epochs above {epochs}{easier}"
+    return Violation(key="target", excess=(EVEN_CHANCE - chance) / EVEN_CHANCE, text=text, remedy=remedy)
+
+
+def _unchecked(key: str, quantity: str) -> Violation:
+    text = f"{quantity} could not be forecast, so constraints.{key} cannot be checked"
+    remedy = f"Raise probe.seconds so that it is measured, or leave constraints.{key} out"
+    return Violation(key=key, excess=None, text=text, remedy=remedy)

@@ -1,0 +1,34 @@
+"""What search asks of a predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tula_core.records import Candidate, Row
+
+
+class Forecaster(Protocol):
+    """The fitted models behind one interface; search imports none of them."""
+
+    @property
+    def label(self) -> str:
+        """Name and version, as a plan shows it."""
+        ...
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Every assumption behind the forecasts, a sentence each."""
+        ...
+
+    def forecast(self, candidates: Sequence[Candidate], /) -> list[Row]:
+        """Return one row per candidate, in order; only what is physically impossible comes back infeasible."""
+        ...
+
+    def max_local_batch(self, nodes: int, processes_per_node: int, limit_bytes: int, /) -> int | None:
+        """Return the largest local batch whose upper memory bound fits the limit; None where memory is unknown."""
+        ...
+
+    def reach_probability(self, candidate: Candidate, /) -> float | None:
+        """Return the chance that the job's target is reached within its epochs; None where it cannot be said."""
+        ...

@@ -1,0 +1,146 @@
+"""From judged rows to a front, a knee and a choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tula_core.errors import InputError
+from tula_core.job import Job
+from tula_core.records import Row
+from tula_core.search.constraints import Judged
+from tula_core.search.knee import knee_index, kneedle_index
+from tula_core.search.pareto import pareto_front
+
+NOISE = 0.03
+"""Two forecasts closer than this cannot be told apart, and then the smaller batch is taken.
+
+It is below the 5 % within which the choices from two fresh profiles have to agree, because the noise between the two
+profiles comes on top of it.
+"""
+SAME_ACCURACY = 0.005
+"""Accuracies closer than this count as equal when two candidates are equally fast."""
+
+Goals = Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """Row numbers of what was decided; ``nearest`` is the least violating row where nothing is feasible."""
+
+    expense: str
+    front: tuple[int, ...]
+    knee: int | None
+    kneedle: int | None
+    choice: int | None
+    nearest: int | None
+
+
+def decide(judged: Sequence[Judged], job: Job, expense: str, higher_is_better: bool) -> Decision:
+    """Return the Pareto front of the feasible rows, its knee, and the choice by the job's objective.
+
+    Parameters
+    ----------
+    judged
+        At least one row, in the order of the table.
+    expense
+        ``cost_usd`` or ``node_hours``.
+
+    Raises
+    ------
+    InputError
+        The objective weighs energy and no feasible row has one.
+    """
+    rows = [item.row for item in judged]
+    feasible = [index for index, row in enumerate(rows) if row.feasible]
+    if not feasible:
+        nearest = min(range(len(rows)), key=lambda index: _distance(judged[index]))
+        return Decision(expense=expense, front=(), knee=None, kneedle=None, choice=None, nearest=nearest)
+    preferred = sorted(feasible, key=lambda index: _preference(rows[index], higher_is_better))
+    times, spent = (np.array([_value(rows[i], name) for i in preferred]) for name in ("time_to_train_s", expense))
+    order = pareto_front(times, spent)
+    front = tuple(preferred[place] for place in order)
+    knee = front[knee_index(spent[order], times[order])]
+    kneedle = kneedle_index(spent[order], times[order])
+    if job.objective == "knee":
+        choice = _smallest_within_noise(rows, feasible, knee, expense, higher_is_better)
+    else:
+        choice = best_by_weights(rows, preferred, _goals(job, expense))
+    return Decision(
+        expense=expense,
+        front=front,
+        knee=knee,
+        kneedle=None if kneedle is None else front[kneedle],
+        choice=choice,
+        nearest=None,
+    )
+
+
+def best_by_weights(rows: Sequence[Row], indices: Sequence[int], goals: Goals) -> int:
+    """Return the row with the least weighted geometric mean of its quantities; of equal ones the first of ``indices``.
+
+    score = sum_k w_k ln x_k / sum_k w_k. Dividing a quantity by its best value adds a constant, so that the choice
+    depends on no unit and on no range that was searched; one goal alone gives the row where it is least.
+
+    Parameters
+    ----------
+    goals
+        Weight above zero of each quantity of `QUANTITIES`.
+    """
+    known = [index for index in indices if all((rows[index][name].value or 0.0) > 0 for name in goals)]
+    if not known:
+        raise InputError(
+            "objective: energy is unknown for every feasible candidate, because no power meter could be read. "
+            "Give cluster.power_watts, or choose knee, time or cost."
+        )
+    total = sum(goals.values())
+
+    def score(index: int) -> float:
+        return sum(weight * math.log(_value(rows[index], name)) for name, weight in goals.items()) / total
+
+    return min(known, key=score)
+
+
+def _goals(job: Job, expense: str) -> Goals:
+    quantity = {"time": "time_to_train_s", "cost": expense, "energy": "energy_j"}
+    weights = job.objective if isinstance(job.objective, dict) else {job.objective: 1.0}
+    return {quantity[goal]: weight for goal, weight in weights.items()}
+
+
+def _value(row: Row, quantity: str) -> float:
+    value = row[quantity].value
+    assert value is not None, f"{quantity} of a feasible row is unknown"
+    return value
+
+
+def _preference(row: Row, higher_is_better: bool) -> tuple[float, ...]:
+    accuracy = row["accuracy"].value
+    worse = math.inf if accuracy is None else -accuracy if higher_is_better else accuracy
+    return (worse, *_size(row))
+
+
+def _size(row: Row) -> tuple[int, ...]:
+    c = row.candidate
+    return (c.global_batch, c.processes, c.nodes, c.accumulation)
+
+
+def _smallest_within_noise(
+    rows: Sequence[Row], feasible: Sequence[int], knee: int, expense: str, higher_is_better: bool
+) -> int:
+    most = {name: _value(rows[knee], name) * (1 + NOISE) for name in ("time_to_train_s", expense)}
+    close = [index for index in feasible if all(_value(rows[index], name) <= most[name] for name in most)]
+    accuracies = {index: rows[index]["accuracy"].value for index in close}
+    known = {index: value for index, value in accuracies.items() if value is not None}
+    if len(known) == len(close):
+        sign = 1 if higher_is_better else -1
+        best = max(sign * value for value in known.values())
+        close = [index for index in close if sign * known[index] >= best - SAME_ACCURACY]
+    return min(close, key=lambda index: (*_size(rows[index]), _value(rows[index], "time_to_train_s")))
+
+
+def _distance(item: Judged) -> tuple[float, ...]:
+    time = item.row["time_to_train_s"].value
+    return (item.excess, len(item.violations), math.inf if time is None else time, *_size(item.row))

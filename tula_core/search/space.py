@@ -1,0 +1,147 @@
+"""The candidates: which layouts of processes and which batch sizes are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tula_core.job import Cluster, Job
+from tula_core.records import Candidate, Profile
+from tula_core.search.constraints import memory_limit
+from tula_core.search.forecaster import Forecaster
+
+SMALLEST_SHARE = 4
+"""The smallest global batch looked at is the reference batch divided by this."""
+LARGEST_MULTIPLE = 64
+"""The largest global batch looked at is the reference batch times this."""
+ALL_UP_TO = 8
+"""Up to this many nodes, or processes on one node, every number is looked at; above, powers of two and the most."""
+
+Key = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchRange:
+    """The global batches of interest, in samples: from ``low`` to ``high``, around ``reference``."""
+
+    reference: int
+    low: int
+    high: int
+
+
+def key(candidate: Candidate) -> Key:
+    """Return what tells candidates of one job apart, in the order of the table."""
+    c = candidate
+    return (c.nodes, c.processes_per_node, c.global_batch, c.accumulation, c.local_batch)
+
+
+def reference_key(candidates: Iterable[Candidate], batch: int) -> Key:
+    """Return the key of the reference batch on one process, the one with the fewest micro-batches."""
+    alone = (c for c in candidates if c.processes == 1 and c.global_batch == batch)
+    return min(key(c) for c in alone)
+
+
+def candidates(profile: Profile, job: Job, predictor: Forecaster, mitigation: tuple[str, ...]) -> tuple[Candidate, ...]:
+    """Return every candidate of a job, in the order of the table, none twice.
+
+    The reference batch on one process is always among them, and so is whatever was measured within the cluster, also
+    where it breaks a limit: then the plan says which.
+    """
+    batch = job.recipe.batch_size
+    wanted = BatchRange(
+        reference=batch,
+        low=max(1, batch // SMALLEST_SHARE),
+        high=min(LARGEST_MULTIPLE * batch, profile.facts.train_samples),
+    )
+    cap = _cap_of(profile, job, predictor)
+    found = {_reference_shape(batch, cap(1, 1))}
+    for nodes, processes in layouts(job.cluster):
+        shapes = batches(nodes * processes, wanted, cap(nodes, processes))
+        found |= {(nodes, processes, local, accumulation) for local, accumulation in shapes}
+    found |= {
+        (s.nodes, s.processes_per_node, s.local_batch, s.accumulation)
+        for s in profile.steps
+        if s.nodes <= job.cluster.nodes and s.processes_per_node <= job.cluster.processes_per_node
+    }
+    made = (
+        Candidate(
+            nodes=nodes, processes_per_node=processes, local_batch=local, accumulation=parts, mitigation=mitigation
+        )
+        for nodes, processes, local, parts in found
+    )
+    return tuple(sorted(made, key=key))
+
+
+def layouts(cluster: Cluster) -> list[tuple[int, int]]:
+    """Return pairs of nodes and processes per node.
+
+    One node takes every number of processes up to eight; several nodes only the full number and powers of two, because
+    nodes are paid whole.
+    """
+    pairs = []
+    for nodes in _counts(cluster.nodes):
+        processes = _counts(cluster.processes_per_node) if nodes == 1 else _geometric(cluster.processes_per_node)
+        pairs += [(nodes, count) for count in processes]
+    return pairs
+
+
+def batches(processes: int, wanted: BatchRange, cap: int | None) -> set[tuple[int, int]]:
+    """Return pairs of local batch and accumulation for one layout.
+
+    Local batches are powers of two and the exact shares of the reference batch times a power of two; where the
+    reference batch does not divide over the processes, its rounded share. Accumulation is used only above the largest
+    local batch that ``cap`` admits.
+    """
+    ladder = {2**power for power in range((wanted.high // processes).bit_length()) if wanted.high >= processes}
+    multiples = [wanted.reference * 2**power for power in range(LARGEST_MULTIPLE.bit_length())]
+    shares = [wanted.reference // share for share in (2, SMALLEST_SHARE) if wanted.reference % share == 0]
+    ladder |= {batch // processes for batch in multiples + shares if batch % processes == 0}
+    ladder |= {wanted.reference // processes} - {0}
+    admitted = [local for local in ladder if cap is None or local <= cap]
+    found = {(local, 1) for local in admitted if wanted.low <= processes * local <= wanted.high}
+    if cap is None or not admitted:
+        return found
+    top, parts = max(admitted), 2
+    if 2 * top <= cap:
+        return found
+    while processes * top * parts <= wanted.high:
+        if processes * top * parts >= wanted.low:
+            found.add((top, parts))
+        parts *= 2
+    return found
+
+
+def rounded_layouts(job: Job) -> list[int]:
+    """Return the numbers of processes over which the reference batch does not divide."""
+    counts = {nodes * processes for nodes, processes in layouts(job.cluster)}
+    return sorted(count for count in counts if job.recipe.batch_size % count and count < job.recipe.batch_size)
+
+
+def _cap_of(profile: Profile, job: Job, predictor: Forecaster) -> Callable[[int, int], int | None]:
+    def cap(nodes: int, processes_per_node: int) -> int | None:
+        limit = memory_limit(job, profile.hardware, processes_per_node)
+        fits = None if limit is None else predictor.max_local_batch(nodes, processes_per_node, limit.size_bytes)
+        # Where not even one sample fits, one sample is still listed, so that the plan can say what it would need.
+        bounds = [None if fits is None else max(fits, 1), job.constraints.max_local_batch]
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    return cap
+
+
+def _reference_shape(batch: int, cap: int | None) -> tuple[int, int, int, int]:
+    parts = 1
+    if cap is not None and batch > cap:
+        doublings = [2**power for power in range(batch.bit_length()) if batch % 2**power == 0]
+        fitting = (
+            count for count in [*doublings, *range(1, batch + 1)] if batch % count == 0 and batch // count <= cap
+        )
+        parts = next(fitting)
+    return (1, 1, batch // parts, parts)
+
+
+def _counts(most: int) -> list[int]:
+    return list(range(1, most + 1)) if most <= ALL_UP_TO else _geometric(most)
+
+
+def _geometric(most: int) -> list[int]:
+    return sorted({2**power for power in range(most.bit_length())} | {most})

@@ -1,0 +1,121 @@
+"""Numbers as people read them, and as a job file takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tula_core.records import Candidate, Row
+
+EXPENSE_NAMES = {"cost_usd": "cost", "node_hours": "node-hours"}
+"""What the second axis of the front is called in a sentence."""
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in the unit that suits it.
+
+    >>> duration(4.25), duration(48), duration(1500), duration(90000)
+    ('4.2 s', '48 s', '25 min', '25 h')
+    """
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{_short(seconds / size)} {unit}"
+    return f"{_short(seconds)} s"
+
+
+def memory(size_bytes: float) -> str:
+    """Return a size in GiB or MiB.
+
+    >>> memory(3 * 2**29), memory(2**20)
+    ('1.5 GiB', '1.0 MiB')
+    """
+    return f"{_short(size_bytes / 2**30)} GiB" if size_bytes >= 2**30 else f"{_short(size_bytes / 2**20)} MiB"
+
+
+def expense(value: float, quantity: str) -> str:
+    """Return a cost or a number of node-hours.
+
+    >>> expense(1.25, "cost_usd"), expense(0.004, "cost_usd"), expense(0.5, "node_hours")
+    ('$1.25', '$0.0040', '0.50 node-hours')
+    """
+    digits = f"{value:.2f}" if value >= 0.1 else f"{value:#.2g}"
+    return f"${digits}" if quantity == "cost_usd" else f"{digits} node-hours"
+
+
+def usd(value: float) -> str:
+    """Return an amount of money."""
+    return expense(value, "cost_usd")
+
+
+def percent(fraction: float) -> str:
+    """Return a share as a percentage.
+
+    >>> percent(0.123), percent(0.0042)
+    ('12 %', '0.4 %')
+    """
+    return f"{100 * fraction:.0f} %" if abs(fraction) >= 0.0995 else f"{100 * fraction:.1f} %"
+
+
+def beside_limit(value: float, limit: float, write: Callable[[float], str]) -> tuple[str, str]:
+    """Return a value and the limit it breaks as text, the difference spelt out where rounding would hide it.
+
+    >>> beside_limit(61, 30, duration), beside_limit(606, 600, duration)
+    (('61 s', '30 s'), ('10 min (1.0 % more)', '10 min'))
+    """
+    shown, bound = write(value), write(limit)
+    more = max(value / limit - 1, 0.001)
+    return (f"{shown} ({percent(more)} more)" if shown == bound else shown), bound
+
+
+def describe(candidate: Candidate) -> str:
+    """Return a candidate's name in a sentence.
+
+    >>> describe(Candidate(nodes=1, processes_per_node=2, local_batch=64))
+    '1 node x 2 processes with global batch 128'
+    """
+    nodes = f"{candidate.nodes} node{'s' if candidate.nodes > 1 else ''}"
+    processes = f"{candidate.processes_per_node} process{'es' if candidate.processes_per_node > 1 else ''}"
+    parts = f" ({candidate.accumulation} micro-batches a step)" if candidate.accumulation > 1 else ""
+    return f"{nodes} x {processes} with global batch {candidate.global_batch}{parts}"
+
+
+def time_with_interval(row: Row) -> str:
+    """Return the forecast of the time to train with its interval."""
+    time = row["time_to_train_s"]
+    assert time.value is not None and time.low is not None and time.high is not None
+    return f"{duration(time.value)} ({duration(time.low)} to {duration(time.high)})"
+
+
+def admitting_duration(seconds: float) -> str:
+    """Return the shortest round duration, as a job file takes it, that is not below ``seconds``.
+
+    >>> admitting_duration(1801), admitting_duration(3.2), admitting_duration(36010)
+    ('31m', '4s', '10.1h')
+    """
+    if seconds > 7200:
+        return f"{math.ceil(seconds / 360) / 10:g}h"
+    return f"{math.ceil(seconds / 60)}m" if seconds > 120 else f"{math.ceil(seconds)}s"
+
+
+def admitting_usd(usd: float) -> str:
+    """Return the lowest budget in whole cents that is not below ``usd``.
+
+    >>> admitting_usd(1.2301), admitting_usd(3.0)
+    ('1.24', '3.00')
+    """
+    return f"{math.ceil(round(usd * 100, 9)) / 100:.2f}"
+
+
+def admitting_size(size_bytes: float) -> str:
+    """Return the smallest round size, as a job file takes it, that is not below ``size_bytes``.
+
+    >>> admitting_size(2**30 + 1), admitting_size(2**20)
+    ('1.1GiB', '1MiB')
+    """
+    if size_bytes > 2**30:
+        return f"{math.ceil(size_bytes / 2**30 * 10) / 10:g}GiB"
+    return f"{math.ceil(size_bytes / 2**20)}MiB"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}" if value >= 0.1 else f"{value:.2g}"

@@ -1,0 +1,152 @@
+"""What is known of a workload before any step is timed, with a fingerprint that changes when any of it does."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from tula_core.job import Job
+from tula_core.records import WorkloadFacts
+from tula_core.workloads.trial import all_targets, few_indices, fixed_randomness, read_batch
+from tula_core.workloads.types import Workload
+
+_OTHERS_CODE = ("site-packages", "dist-packages")
+
+
+def describe(workload: Workload, job: Job) -> WorkloadFacts:
+    """Return the facts of a workload, from a network of its own and four samples of each data set.
+
+    The fingerprint is a SHA-256 over the source of the user's modules, the network's structure and the shapes of its
+    weights, the lengths of the data sets, their transforms, and the shape, type and content of a few samples. Content
+    that differs between two readings with one seed is left out.
+
+    Raises
+    ------
+    InputError
+        The data sets cannot be opened or read.
+    """
+    with fixed_randomness():
+        network = workload.network()
+    train, evaluation = workload.train_set(), workload.eval_set()
+    with fixed_randomness():
+        inputs, _ = read_batch(workload, train, few_indices(len(train))[:1], "train_data")  # type: ignore[arg-type]
+    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    return WorkloadFacts(
+        name=workload.name,
+        parameters=sum(parameter.numel() for parameter in network.parameters()),
+        gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in trainable),
+        train_samples=len(train),  # type: ignore[arg-type]
+        eval_samples=len(evaluation),  # type: ignore[arg-type]
+        sample_shape=tuple(inputs.shape[1:]),
+        sample_bytes=inputs[0].numel() * inputs.element_size(),
+        metric=workload.metric.name,
+        higher_is_better=workload.metric.higher_is_better,
+        metric_ceiling=workload.metric.ceiling,
+        chance=_chance(workload),
+        has_batch_norm=any(isinstance(module, _BatchNorm) for module in network.modules()),
+        code_fingerprint=_fingerprint(workload, job, network),
+    )
+
+
+def _chance(workload: Workload) -> float | None:
+    """Return the accuracy of always naming the commonest classes of the evaluation set, None where unknown.
+
+    Where only the number of classes is known they are taken as equally common.
+    """
+    best = {"accuracy": 1, "top5_accuracy": 5}.get(workload.metric.name)
+    dataset: Any = workload.eval_set()
+    if best is None:
+        return None
+    with fixed_randomness():
+        indices = few_indices(len(dataset))
+        _, targets = read_batch(workload, dataset, indices, "eval_data")
+    known = all_targets(dataset, list(zip(indices, targets, strict=True)))
+    if known is None or known.ndim != 1 or known.is_floating_point() or not len(known):
+        classes = getattr(dataset, "classes", None)
+        return min(1.0, best / len(classes)) if classes else None
+    counts = torch.unique(known, return_counts=True)[1].sort(descending=True).values
+    return float(counts[:best].sum()) / len(known)
+
+
+def _fingerprint(workload: Workload, job: Job, network: nn.Module) -> str:
+    digest = hashlib.sha256()
+
+    def add(label: str, value: object) -> None:
+        # Addresses in the text of functions and objects differ from process to process.
+        text = re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
+        digest.update(f"{label}={text}\n".encode())
+
+    for name, source in sorted(_sources(workload, job, network)):
+        add(name, hashlib.sha256(source).hexdigest())
+    add("network", network)
+    for name, tensor in network.state_dict().items():
+        if isinstance(tensor, Tensor):
+            add(name, (tuple(tensor.shape), tensor.dtype))
+    add("loss", getattr(workload.loss, "__qualname__", workload.loss))
+    add("metric", workload.metric.name)
+    for role, dataset in (("train_data", workload.train_set()), ("eval_data", workload.eval_set())):
+        add(role, (type(dataset).__qualname__, len(dataset)))  # type: ignore[arg-type]
+        for attribute in ("transform", "target_transform", "transforms", "augment"):
+            add(attribute, getattr(dataset, attribute, None))
+        for line in _content(workload, dataset, role):
+            add("sample", line)
+    return digest.hexdigest()
+
+
+def _content(workload: Workload, dataset: Any, role: str) -> Iterator[object]:
+    readings = []
+    for _ in range(2):
+        with fixed_randomness():
+            readings.append(read_batch(workload, dataset, few_indices(len(dataset)), role))
+    for first, second in zip(*readings, strict=True):
+        yield tuple(first.shape), first.dtype
+        if torch.equal(first, second):
+            yield hashlib.sha256(first.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def _sources(workload: Workload, job: Job, network: nn.Module) -> Iterator[tuple[str, bytes]]:
+    """Yield name and source of the modules that the workload is made of, and of those of its packages they refer to."""
+    objects: list[Any] = [
+        workload.network,
+        workload.train_data,
+        workload.eval_data,
+        workload.loss,
+        workload.metric.compute,
+    ]
+    objects += [workload.collate, workload.train_set(), workload.eval_set(), *network.modules()]
+    named = [text.partition(":")[0] for text in (job.workload, job.network, job.dataset, job.loss, job.metric) if text]
+    waiting = {_module_of(part) for part in objects} | set(named)
+    packages = {name.partition(".")[0] for name in named}
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        module = sys.modules.get(name)
+        if name in seen or module is None or not _is_users(module, packages):
+            continue
+        seen.add(name)
+        waiting |= {v.__name__ if isinstance(v, ModuleType) else _module_of(v) for v in list(vars(module).values())}
+        yield name, Path(str(module.__file__)).read_bytes()
+
+
+def _module_of(part: Any) -> str:
+    wrapped = getattr(part, "func", part)
+    name = getattr(wrapped, "__module__", None)
+    return name if isinstance(name, str) else ""
+
+
+def _is_users(module: ModuleType, packages: set[str]) -> bool:
+    """Whether a module is the user's: of a package the job names, or outside the interpreter and installed packages."""
+    file = getattr(module, "__file__", None)
+    top = module.__name__.partition(".")[0]
+    if not file or not file.endswith(".py") or not Path(file).is_file() or top in sys.stdlib_module_names:
+        return False
+    return top in packages or (top != "tula_core" and not any(part in Path(file).parts for part in _OTHERS_CODE))
