@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tula_core.errors import InfeasibleError, InputError
+from tula_core.home import state_folder
 from tula_core.job import Job
 from tula_core.progress import Event, Listener, silent
 from tula_core.records import Outcome, Plan, Profile, save
@@ -63,7 +64,13 @@ def plan(job: Job, *, profile: Profile | None = None, reprofile: bool = False, l
     fitted = predictor.fit(measured, resolved, tracking.champion())
     listener(Event(stage="fit", message="fitting the models", fraction=1.0))
     return search.make_plan(
-        measured, resolved, fitted, mitigation=mitigations.resolve(resolved), cached=cached, listener=listener
+        measured,
+        resolved,
+        fitted,
+        mitigation=mitigations.resolve(resolved),
+        cached=cached,
+        storage=state_folder("studies") / f"{resolved.title}.journal",
+        listener=listener,
     )
 
 
@@ -135,16 +142,16 @@ def resume_plan(job: Job) -> tuple[Plan, str]:
 
 def history() -> list[Outcome]:
     """Return every outcome on record, oldest first."""
-    from tula_core import history as past
+    from tula_core.history import outcomes
 
-    return past.outcomes()
+    return outcomes()
 
 
 def retrain(*, listener: Listener = silent) -> RetrainReport:
     """Fit corrections from all outcomes, check them on jobs left out, promote them if they are better."""
-    from tula_core import history as past
+    from tula_core.history import retrain_from_history
 
-    return past.retrain_from_history(listener=listener)
+    return retrain_from_history(listener=listener)
 
 
 def _row_number(plan: Plan, row: int | None) -> int:

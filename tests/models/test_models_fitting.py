@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from tula_core.models.fitting import (
     Prior,
     fit_map,
-    log_normal_interval,
     pseudo_huber,
     standard_draws,
     theil_sen_slope,
@@ -67,12 +66,6 @@ def test_draws_are_the_same_each_time_and_have_the_covariance():
     found = fit_map(line(2.0, -1.0, np.linspace(0, 1, 5), 0.1), Prior.of(slope=(0.0, 10.0), intercept=(0.0, 10.0)))
     drawn = found.draws(standard_draws(4000, 2))
     assert np.cov(drawn.T) == pytest.approx(found.covariance, rel=0.1, abs=1e-4)
-
-
-@given(st.floats(1e-6, 1e6), st.floats(0, 3))
-def test_log_normal_interval_holds_its_value(value, log_sd):
-    found = log_normal_interval(value, log_sd)
-    assert found.low <= found.value <= found.high
 
 
 def test_theil_sen_ignores_one_outlier_and_equal_places():

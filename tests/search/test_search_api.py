@@ -34,7 +34,7 @@ def test_a_plan_holds_table_front_knee_choice_and_reason(tmp_path):
     assert plan.facts["profile_fingerprint"] == profile().fingerprint and plan.facts["reference_batch"] == 64
     assert plan.hardware["device_name"] == "fake" and plan.probe.cached and plan.probe.seconds == 36
     assert "The forecast is a closed form." in plan.assumptions
-    assert any("No price" in text for text in plan.assumptions)
+    assert any("Without a price" in text for text in plan.assumptions)
     assert (tmp_path / "study.journal").stat().st_size > 0
     assert {event.stage for event in heard} == {"search"} and heard[-1].fraction == 1.0
 

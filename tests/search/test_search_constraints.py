@@ -49,7 +49,7 @@ def with_limits(**constraints):
         ),
         ({"budget_usd": 0.5}, {"cost_usd": 1.004}, "budget_usd", "cost $1.00 is above the budget of $0.50", "to 1.01"),
         ({"memory": "1GiB"}, {}, "memory", "up to 1.1 GiB, is above constraints.memory, 1.0 GiB", "memory to 1.1GiB"),
-        ({"min_accuracy": 0.95}, {}, "min_accuracy", "accuracy 0.900 is below the least accuracy of 0.95", "to 0.9"),
+        ({"min_accuracy": 0.95}, {}, "min_accuracy", "accuracy 0.9000 is below the least accuracy of 0.95", "to 0.9"),
         ({"max_local_batch": 32}, {}, "max_local_batch", "local batch 64 is above", "max_local_batch to 64"),
     ],
 )

@@ -74,7 +74,7 @@ def double_precision() -> Workload:
 def with_target() -> Workload:
     from dataclasses import replace
 
-    return replace(workload(epochs=20), target=Target(value=0.9))
+    return replace(workload(epochs=20), target=Target(value=0.75))
 
 
 def _slow_step(inputs: Tensor) -> None:

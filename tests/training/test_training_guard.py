@@ -1,3 +1,6 @@
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -18,9 +21,10 @@ def test_a_small_loss_may_rise_by_noise() -> None:
 
 
 @pytest.fixture
-def guard(tmp_path: object, kept_signals: None) -> Guard:
-    context = WorkerContext({"nodes": 1, "processes_per_node": 1, "rendezvous": ""}, tmp_path)  # type: ignore[arg-type]
-    return Guard(context, None)
+def guard(tmp_path: Path, kept_signals: None) -> Iterator[Guard]:
+    context = WorkerContext({"nodes": 1, "processes_per_node": 1, "rendezvous": ""}, tmp_path)
+    yield Guard(context, None)
+    context.close()
 
 
 def test_the_first_steps_are_each_looked_at_then_ever_fewer(guard: Guard) -> None:

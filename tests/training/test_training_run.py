@@ -52,8 +52,8 @@ def test_a_run_reaches_its_last_epoch_and_counts_all_it_did(tmp_path: Path) -> N
 def test_a_target_ends_the_run_at_the_evaluation_that_reaches_it(tmp_path: Path) -> None:
     outcome, _ = train(hand_made_plan("with_target"), tmp_path)
     assert outcome.target_reached
-    assert outcome.curve[-1].metric >= 0.9
-    assert all(point.metric < 0.9 for point in outcome.curve[:-1])
+    assert outcome.curve[-1].metric >= 0.75
+    assert all(point.metric < 0.75 for point in outcome.curve[:-1])
     assert outcome.actual["epochs"] == len(outcome.curve) < 20
 
 
@@ -107,8 +107,7 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path, number: signal
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("epoch 4:"):
-                process.send_signal(number)
-                break
+                process.send_signal(number)  # and read on: a reader that goes away is another failure
     if number == signal.SIGTERM:
         stopped = load(Outcome, folder / "outcome.json")
         assert stopped.status == "KILLED"

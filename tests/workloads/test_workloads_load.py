@@ -214,8 +214,11 @@ DATA = """
 
     class Stream(IterableDataset):
         classes = ("even", "odd")
+        opened = 0
 
         def __iter__(self):
+            self.opened += 1
+            assert self.opened == 1
             return ((torch.ones(2) * index, index % 2) for index in range(30))
 
     def streams():

@@ -63,7 +63,7 @@ def assemble(workload: Workload, recipe: Recipe, context: WorkerContext, *, seed
     torch.manual_seed(derive_seed(seed, "initial weights"))
     network = workload.network().to(context.device)
     if recipe.channels_last:
-        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = network.to(memory_format=torch.channels_last)
     module: nn.Module = network
     if context.processes > 1:
         module = DistributedDataParallel(

@@ -8,7 +8,7 @@ so a run can stop at any step and go on elsewhere.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,12 @@ class Step:
     samples_before: int
     samples_after: int
     ends_epoch: bool
+
+
+def size_of(dataset: Dataset[Any]) -> int:
+    """Return the number of samples of a data set that has a length, as a loaded workload's have."""
+    assert isinstance(dataset, Sized)
+    return len(dataset)
 
 
 def step_sizes(samples: int, layout: Layout) -> list[int]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from tula_core.engine.assemble import Trainee, share_buffers
-from tula_core.engine.batches import BatchSource, Pick
+from tula_core.engine.batches import BatchSource, Pick, size_of
 from tula_core.seeding import derive_seed
 from tula_core.workloads import Workload
 
@@ -60,7 +60,7 @@ def evaluate(trainee: Trainee, batch: int, *, limit: int | None = None, seed: in
     started = time.perf_counter()
     context, workload = trainee.context, trainee.workload
     dataset = workload.eval_set()
-    samples = len(dataset)
+    samples = size_of(dataset)
     chosen = np.arange(samples)
     if limit is not None and limit < samples:
         chosen = np.sort(np.random.default_rng(derive_seed(seed, "evaluation part")).permutation(samples)[:limit])

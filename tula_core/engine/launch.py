@@ -7,6 +7,7 @@ left behind: workers also watch their parent and end when it is gone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -180,10 +181,11 @@ def _environment(task: WorkerTask, rank: int) -> dict[str, str]:
     }
 
 
-def _await_end(processes: list[subprocess.Popen[bytes]], seconds: float, events: _EventReader) -> None:
+def _await_end(processes: list[subprocess.Popen[bytes]], seconds: float, events: _EventReader | None) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and any(process.poll() is None for process in processes):
-        events.read()
+        if events is not None:
+            events.read()
         time.sleep(_POLL_S)
 
 
@@ -193,7 +195,9 @@ def _stop(processes: list[subprocess.Popen[bytes]], grace_s: float, events: _Eve
     for process in alive:
         process.send_signal(signal.SIGTERM)
     try:
-        _await_end(alive, grace_s, events)
+        with contextlib.suppress(Exception):  # a listener's failure must not hide why the workers are stopped
+            _await_end(alive, grace_s, events)
+        _await_end(alive, grace_s, None)
     finally:
         _kill(processes)
 

@@ -69,7 +69,7 @@ def run_step(
             with trainee.autocast():
                 loss = trainee.workload.loss(trainee.module(inputs), targets)
             share = loss * (size * weight)
-            (trainee.scaler.scale(share) if trainee.scaler is not None else share).backward()
+            (trainee.scaler.scale(share) if trainee.scaler is not None else share).backward()  # type: ignore[no-untyped-call]
         total += loss.detach() * size
     if clock is not None:
         clock.mark("compute")

@@ -105,7 +105,10 @@ class HookedNoise:
         self._square.zero_()
 
 
-def _measuring_all_reduce(state: HookedNoise, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _measuring_all_reduce(
+    state: HookedNoise,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[Tensor]:
     buffer = bucket.buffer()
     state.add_bucket(buffer)
     buffer.div_(dist.get_world_size())

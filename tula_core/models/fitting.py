@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from scipy.special import ndtri
 
-from tula_core.records.candidate import Interval
-
 Array = NDArray[np.float64]
 Residuals = Callable[[Array], Array]
 
@@ -132,11 +130,6 @@ def standard_draws(draws: int, columns: int, seed: int = 0) -> Array:
     generator = np.random.default_rng(seed)
     quantiles = ndtri((np.arange(draws) + 0.5) / draws)
     return np.stack([generator.permutation(quantiles) for _ in range(columns)], axis=1)
-
-
-def log_normal_interval(value: float, log_sd: float) -> Interval:
-    """Return value with the 90 % interval value exp(-+1.645 log_sd)."""
-    return Interval(value=value, low=value * float(np.exp(-Z90 * log_sd)), high=value * float(np.exp(Z90 * log_sd)))
 
 
 def theil_sen_slope(x: Sequence[float], y: Sequence[float]) -> float:

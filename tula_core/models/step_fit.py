@@ -25,8 +25,8 @@ DRIFT_SD = 0.05
 """Log standard deviation between measuring and training on the same machine: shared machines drift."""
 
 _TIMING_SD = 0.03  # of a measured mean, beside its own standard error
-_MISFIT_SD = 0.06  # what the equations are expected to miss, before data say more
-_MISFIT_WEIGHT = 3.0  # worth so many measurements
+_MISFIT_SD = 0.12  # what equations with few data miss on real machines, before these data say more
+_MISFIT_WEIGHT = 4.0  # worth so many measurements
 _FAR_SD = 0.06  # per unit of distance beyond the nearest measured configuration
 _LOCAL = 5.0  # the local half of a misfit reaches so many times less far
 _LENGTHS = (1.5, 0.7, 0.7, 2.0)  # octaves of local batch, processes per node, nodes, accumulation
@@ -194,7 +194,7 @@ def _prior(rows: Sequence[StepTiming], links: Links, device: str) -> Prior:
         log_slope=(math.log(0.6 * min(per_sample)), 1.2),
         exponent=(1.0, 0.04),
         log_sharpness=(math.log(0.4), 0.8),
-        process_contention=(0.15, 0.3) if device == "cpu" else (0.02, 0.05),
+        process_contention=(0.2, 0.5) if device == "cpu" else (0.02, 0.05),
         node_contention=(0.0, 0.2 if many else 0.03),
         log_optimizer=(math.log(max(optimizer, tiny)), 0.5),
         log_loader=(math.log(max(0.3 * min(loader), tiny)), 1.0),

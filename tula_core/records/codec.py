@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,9 +14,13 @@ from tula_core.home import write_atomic
 T = TypeVar("T")
 
 
-@functools.cache
-def _adapter(kind: Hashable) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    if kind.__qualname__ not in _ADAPTERS:
+        _ADAPTERS[kind.__qualname__] = TypeAdapter(kind)
+    return _ADAPTERS[kind.__qualname__]
 
 
 def to_json(record: Any) -> str:

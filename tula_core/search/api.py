@@ -42,13 +42,9 @@ def make_plan(
     Parameters
     ----------
     job
-        With every recipe field set (`Job.resolved`).
-    predictor
-        Fitted to ``profile``.
-    mitigation
-        What every candidate trains with, by name.
-    cached
-        Whether the profile was measured earlier and not for this plan.
+        With every recipe field set (`Job.resolved`); ``predictor`` is fitted to the profile and this job.
+    mitigation, cached
+        What every candidate trains with, by name; whether the profile was measured earlier and not for this plan.
     storage
         Where the Optuna study is kept, a journal file or a folder for it; None keeps it in memory only.
 
@@ -62,40 +58,38 @@ def make_plan(
     listener(Event(stage="search", message=f"comparing {len(grid)} candidates", fraction=0.0))
     first = _always_searched(grid, profile, job)
     limits = _limits(profile, job, predictor, first)
-
-    def evaluate(chosen: Sequence[Candidate]) -> list[Judged]:
-        return [judge(row, limits) for row in _forecast(predictor, chosen)]
-
-    searched = search(
-        Task(
-            name=f"{job.title} {job.digest} {profile.fingerprint[:16]}",
-            grid=grid,
-            first=first,
-            evaluate=evaluate,
-            expense=limits.expense,
-            seed=derive_seed(job.seed, "search") % 2**32,
-        )
-    )
+    searched = search(_task(profile, predictor, limits, grid, first))
     if storage is not None:
         write_journal(searched.study, storage, listener)
-    decision = decide(searched.judged, job, limits.expense, profile.facts.higher_is_better)
-    feasible = sum(item.row.feasible for item in searched.judged)
-    listener(
-        Event(stage="search", message=f"{feasible} of {len(searched.judged)} candidates are feasible", fraction=1.0)
-    )
-    notes = _search_notes(searched, len(grid)) + _limit_notes(limits, profile)
+    judged = searched.judged
+    decision = decide(judged, job, limits.expense, profile.facts.higher_is_better)
+    listener(_done(judged))
     return Plan(
         job=job,
         hardware=_plain(profile.hardware),
         predictor=predictor.label,
         probe=_probe(profile, job, cached),
-        table=tuple(item.row for item in searched.judged),
+        table=tuple(item.row for item in judged),
         pareto=decision.front,
         knee=decision.knee,
         choice_index=decision.choice,
-        reason=explain(searched.judged, decision, job),
-        assumptions=tuple(dict.fromkeys([*predictor.assumptions, *notes, *_profile_notes(profile)])),
-        facts=_facts(profile, job, decision, len(searched.judged), len(grid)),
+        reason=explain(judged, decision, job),
+        assumptions=_assumptions(predictor, searched, limits, profile, len(grid)),
+        facts=_facts(profile, job, decision, len(judged), len(grid)),
+    )
+
+
+def _task(
+    profile: Profile, predictor: Forecaster, limits: Limits, grid: Sequence[Candidate], first: Sequence[Candidate]
+) -> Task:
+    job = limits.job
+    return Task(
+        name=f"{job.title} {job.digest} {profile.fingerprint[:16]}",
+        grid=grid,
+        first=first,
+        evaluate=lambda chosen: [judge(row, limits) for row in _forecast(predictor, chosen)],
+        expense=limits.expense,
+        seed=derive_seed(job.seed, "search") % 2**32,
     )
 
 
@@ -135,6 +129,18 @@ def _limits(profile: Profile, job: Job, predictor: Forecaster, first: Sequence[C
     )
 
 
+def _done(judged: Sequence[Judged]) -> Event:
+    feasible = sum(item.row.feasible for item in judged)
+    return Event(stage="search", message=f"{feasible} of {len(judged)} candidates are feasible", fraction=1.0)
+
+
+def _assumptions(
+    predictor: Forecaster, searched: Searched, limits: Limits, profile: Profile, grid: int
+) -> tuple[str, ...]:
+    notes = _search_notes(searched, grid) + _limit_notes(limits, profile) + _profile_notes(profile)
+    return tuple(dict.fromkeys([*predictor.assumptions, *notes]))
+
+
 def _search_notes(searched: Searched, grid: int) -> list[str]:
     notes = []
     if len(searched.judged) < grid:
@@ -147,7 +153,7 @@ def _search_notes(searched: Searched, grid: int) -> list[str]:
 def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
     job, notes = limits.job, []
     if limits.expense == "node_hours":
-        notes.append("No price was given: cost is unknown, and node-hours stand in for it.")
+        notes.append("Without a price, candidates are compared by node-hours instead of cost.")
     limit = memory_limit(job, profile.hardware, job.cluster.processes_per_node)
     if limit is None:
         notes.append("The memory of the machine is unknown, so no limit was applied.")

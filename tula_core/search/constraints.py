@@ -225,7 +225,7 @@ def _accuracy(row: Row, limits: Limits) -> Violation | None:
         return _unchecked("min_accuracy", "accuracy")
     if accuracy >= limit:
         return None
-    text = f"accuracy {accuracy:.3f} is below the least accuracy of {limit:g}"
+    text = f"accuracy {accuracy:.4f} is below the least accuracy of {limit:g}"
     remedy = f"Lower constraints.min_accuracy to {math.floor(accuracy * 1000) / 1000:g}"
     return Violation(key="min_accuracy", excess=(limit - accuracy) / max(limit, 1e-9), text=text, remedy=remedy)
 
@@ -245,7 +245,7 @@ def _reference_accuracy(row: Row, limits: Limits) -> Violation | None:
     if short <= 0:
         return None
     side = "below" if limits.higher_is_better else "above"
-    text = f"accuracy {value:.3f} is {side} {limit:.3f}, what the reference batch's allows"
+    text = f"accuracy {value:.4f} is {side} {limit:.4f}, what the reference batch's allows"
     remedy = f"Set constraints.min_accuracy to {math.floor(value * 1000) / 1000:g} to allow it"
     if not limits.higher_is_better:
         remedy = "Set a target to allow it"
@@ -260,7 +260,8 @@ def _target(row: Row, limits: Limits) -> Violation | None:
     if chance is None or chance >= EVEN_CHANCE:
         return None
     epochs = limits.job.recipe.epochs
-    text = f"target {target.metric} {target.value:g} is not expected within {epochs} epochs (chance {chance:.2f})"
+    shown = math.floor(chance * 100) / 100  # never rounded up to the even chance that it misses
+    text = f"target {target.metric} {target.value:g} is not expected within {epochs} epochs (chance {shown:.2f})"
     expected = row["accuracy"].value
     easier = "" if expected is None else f" or set target.value to {expected:.3g}, which is what is expected"
     remedy = f"Raise recipe.epochs above {epochs}{easier}"

@@ -247,10 +247,10 @@ def _actual(hearing: _Hearing, final: Mapping[str, Any], seconds: float) -> dict
     return {
         "step_time_s": final.get("step_time_s"),
         "time_to_train_s": seconds,
-        "node_hours": float(node_hours(np.float64(nodes), np.float64(seconds))),
+        "node_hours": float(node_hours(np.array(nodes), np.array(seconds))),
         "cost_usd": None
         if price is None
-        else float(cost_usd(np.float64(nodes), np.float64(seconds), price, plan.job.cluster.billing_seconds)),
+        else float(cost_usd(np.array(nodes), np.array(seconds), price, plan.job.cluster.billing_seconds)),
         "energy_j": None,  # no meter is read; a forecast from stated watts has nothing to be held against
         "memory_bytes": final.get("memory_bytes"),
         "epochs": samples / int(plan.facts["train_samples"]),

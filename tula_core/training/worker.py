@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tula_core.engine.assemble import Trainee, assemble
-from tula_core.engine.batches import BatchStream, Layout, Step
+from tula_core.engine.batches import BatchStream, Layout, Step, size_of
 from tula_core.engine.checkpoint import load_checkpoint, save_checkpoint
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
@@ -57,7 +57,7 @@ class Run:
         self.context = context
         self.job = Job.from_mapping(payload["job"])
         self.workload: Workload = load_workload(self.job)
-        self.samples = len(self.workload.train_set())
+        self.samples = size_of(self.workload.train_set())
         self.layout = Layout(
             processes=context.processes, local_batch=payload["local_batch"], accumulation=payload["accumulation"]
         )

@@ -37,9 +37,14 @@ def named_workload(job: Job, search_path: Sequence[str] = ()) -> Workload:
         A name is unknown, an import fails, or the number of outputs cannot be told.
     """
     assert job.network is not None and job.dataset is not None
-    train, evaluate, notes = _openers(job.dataset, search_path)
+    opener, evaluate, notes = _openers(job.dataset, search_path)
     metric = "mse" if job.loss == "mse" else "accuracy"
-    train = cache(train)
+
+    @cache
+    def train() -> Dataset[Any]:
+        # Sized here already: the network asks for a sample too, and a stream may be readable only once.
+        return as_sized(opener(), job.samples, role="train_data", seed=job.seed)
+
     return Workload(
         name=job.title,
         network=_network(job, train, search_path),
@@ -117,7 +122,7 @@ def _network(job: Job, train: Opener, search_path: Sequence[str]) -> Callable[[]
 
 def _shape_and_outputs(job: Job, train: Opener) -> tuple[tuple[int, ...], int]:
     """Return the shape of a sample and the number of outputs that its targets call for."""
-    dataset = as_sized(train(), job.samples, role="train_data", seed=job.seed)
+    dataset: Any = train()
     image, target = dataset[0]
     target = torch.as_tensor(target)
     if job.loss in ("mse", "bce_with_logits") or target.is_floating_point():
