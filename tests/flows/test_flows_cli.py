@@ -135,7 +135,7 @@ def test_train_shows_progress_outcome_and_next_command(core: FakeCore) -> None:
     save(samples.plan(), "p.json")
     answer = tula("train", "p.json", "--out", "outcome.json")
     assert answer.exit_code == 0
-    assert "loss 0.2500, accuracy 0.9300, 1,234 images/s, 12.0 s left" in answer.stderr
+    assert "loss 0.250, accuracy 0.930, 1,234 images/s, 12.0 s left" in answer.stderr
     assert "warning: learning rate lowered" in answer.stderr
     assert "outside" in answer.stdout
     assert "Next: tula history" in answer.stdout
