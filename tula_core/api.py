@@ -142,16 +142,20 @@ def resume_plan(job: Job) -> tuple[Plan, str]:
 
 def history() -> list[Outcome]:
     """Return every outcome on record, oldest first."""
-    from tula_core.history import outcomes
+    from tula_core.history import sync
 
-    return outcomes()
+    return sync()
 
 
 def retrain(*, listener: Listener = silent) -> RetrainReport:
     """Fit corrections from all outcomes, check them on jobs left out, promote them if they are better."""
-    from tula_core.history import retrain_from_history
+    from tula_core import tracking
+    from tula_core.history import adopt, sync
+    from tula_core.history import retrain as fit_and_check
 
-    return retrain_from_history(listener=listener)
+    tracking.sync_champion()
+    report = fit_and_check(sync(listener=listener), tracking.champion())
+    return adopt(report, listener=listener)
 
 
 def _row_number(plan: Plan, row: int | None) -> int:
