@@ -357,6 +357,7 @@ def pilots(draw):
         PilotPoint,
         samples=st.integers(0, 10**7),
         schedule_fraction=st.floats(0, 1),
+        annealing=st.floats(0, 1),
         train_loss=st.floats(0, 10),
         metric=st.floats(0, 1),
         eval_samples=st.integers(1, 10**5),

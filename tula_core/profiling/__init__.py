@@ -1,0 +1,56 @@
+"""Measuring a job on this machine, in worker processes that leave no trace in the user's objects.
+
+`profile` describes the workload and the machine, looks into the cache, and measures under the machine's lock.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from tula_core.errors import TulaError
+from tula_core.job import Job
+from tula_core.profiling.cache import cached_profile, device_lock, fingerprint, keep_profile
+from tula_core.profiling.describe import complete, describe
+from tula_core.profiling.measure import measure
+from tula_core.progress import Event, Listener, silent
+from tula_core.records import Profile
+
+__all__ = ["complete", "describe", "fingerprint", "measure", "profile"]
+
+
+def profile(job: Job, *, reprofile: bool = False, listener: Listener = silent) -> tuple[Job, Profile, bool]:
+    """Return the job with every recipe field set, its profile, and whether that came from the cache.
+
+    Parameters
+    ----------
+    reprofile
+        Measure anew whatever the cache holds.
+
+    Raises
+    ------
+    InputError
+        The workload cannot be loaded or is wrong.
+    RunError
+        Measuring failed for another reason than memory; the workers' logs are kept, the message says where.
+    """
+    resolved, facts, hardware = describe(job, listener)
+    key = fingerprint(resolved, facts, hardware)
+    found = None if reprofile else cached_profile(key)
+    if found is None:
+        with device_lock(listener):
+            # Another job may have measured the very same while this one waited.
+            found = None if reprofile else cached_profile(key)
+            if found is None:
+                folder = Path(tempfile.mkdtemp(prefix="tula-profile-"))
+                try:
+                    measured = measure(resolved, facts, hardware, listener, folder=folder)
+                except TulaError as error:
+                    error.add_note(f"The workers' logs are in {folder}.")
+                    raise
+                keep_profile(measured)
+                shutil.rmtree(folder, ignore_errors=True)
+                return resolved, measured, False
+    listener(Event(stage="profile", message="measurements taken from the cache", fraction=1.0, level="info"))
+    return resolved, found, True

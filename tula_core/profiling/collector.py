@@ -1,0 +1,153 @@
+"""What the measuring workers have said so far, as records; the latest word on a configuration counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
+
+from tula_core.profiling.worlds import World
+from tula_core.progress import Event, Listener
+from tula_core.records import (
+    CommunicationTiming,
+    EvaluationTiming,
+    GradientNoise,
+    MemoryUse,
+    Pilot,
+    StartUp,
+    StepTiming,
+)
+
+T = TypeVar("T")
+
+_DRIFT = 0.2  # from which a change of speed during a sweep is spoken of
+_FEW_PILOT_STEPS = 60
+
+
+class Collector:
+    """Hears a worker's events; `world` says whose they are."""
+
+    def __init__(self, listener: Listener, budget_s: float) -> None:
+        self.world = World(nodes=1, processes_per_node=1)
+        self.trying: int | None = None
+        self.steps: dict[tuple[World, int], StepTiming] = {}
+        self.memory: dict[tuple[World, int], MemoryUse] = {}
+        self.communication: dict[tuple[World, int], CommunicationTiming] = {}
+        self.evaluation: dict[World, EvaluationTiming] = {}
+        self.start_up: dict[World, StartUp] = {}
+        self.pilots: dict[tuple[World, int], Pilot] = {}
+        self.noise: GradientNoise | None = None
+        self.checkpoint_s: float | None = None
+        self.warnings: list[str] = []
+        self._listener = listener
+        self._budget_s = budget_s
+        self._began_s = time.monotonic()
+
+    @property
+    def used_s(self) -> float:
+        """Seconds since the measuring began."""
+        return time.monotonic() - self._began_s
+
+    def begin(self, world: World) -> None:
+        """Say that ``world`` is measured from now on."""
+        self.world, self.trying = world, None
+        self.say(f"starting {world}")
+
+    def hear(self, event: Mapping[str, Any]) -> None:
+        """Take one event of the worker."""
+        handler = getattr(self, f"_on_{event['kind']}", None)
+        if handler is not None:
+            handler({key: value for key, value in event.items() if key not in ("kind", "at_s")})
+
+    def record_failed(self, outcome: str, local_batch: int) -> None:
+        """Keep that a local batch did not fit, as a data point; its timing, if any, does not stand for a run."""
+        key = (self.world, local_batch)
+        self.memory[key] = _record(
+            MemoryUse, self._shape() | {"local_batch": local_batch, "peak_bytes": None, "outcome": outcome}
+        )
+        self.steps.pop(key, None)
+        what = "ran out of memory" if outcome == "out_of_memory" else "was killed"
+        self.warn(f"a local batch of {local_batch} on {self.world} {what}")
+
+    def warn(self, message: str) -> None:
+        """Keep a warning for the profile and say it."""
+        if message not in self.warnings:
+            self.warnings.append(message)
+            self._listener(Event(stage="profile", message=message, level="warning"))
+
+    def say(self, message: str, **data: Any) -> None:
+        """Report progress."""
+        fraction = min(1.0, self.used_s / self._budget_s)
+        self._listener(Event(stage="profile", message=message, fraction=fraction, data=data))
+
+    def largest_fit(self, world: World) -> int | None:
+        """Return the largest local batch that ran in ``world``."""
+        return max(
+            (key[1] for key, use in self.memory.items() if key[0] == world and use.outcome == "ok"), default=None
+        )
+
+    def smallest_failed(self) -> int | None:
+        """Return the smallest local batch that did not fit anywhere."""
+        return min((key[1] for key, use in self.memory.items() if use.outcome != "ok"), default=None)
+
+    def _shape(self) -> dict[str, Any]:
+        return {"nodes": self.world.nodes, "processes_per_node": self.world.processes_per_node}
+
+    def _on_trying(self, data: Mapping[str, Any]) -> None:
+        self.trying = data["local_batch"]
+
+    def _on_memory(self, data: Mapping[str, Any]) -> None:
+        use = _record(MemoryUse, self._shape() | dict(data) | {"outcome": "ok"})
+        self.memory[self.world, use.local_batch] = use
+
+    def _on_step(self, data: Mapping[str, Any]) -> None:
+        timing = _record(StepTiming, data)
+        self.steps[self.world, timing.local_batch] = timing
+        rate = self.world.processes * timing.local_batch / timing.step_time_s
+        self.say(
+            f"{self.world}, local batch {timing.local_batch}: {1e3 * timing.step_time_s:.3g} ms per step",
+            images_per_s=rate,
+        )
+
+    def _on_communication(self, data: Mapping[str, Any]) -> None:
+        timing = _record(CommunicationTiming, self._shape() | dict(data))
+        self.communication[self.world, timing.message_bytes] = timing
+
+    def _on_evaluation(self, data: Mapping[str, Any]) -> None:
+        self.evaluation[self.world] = _record(EvaluationTiming, self._shape() | dict(data))
+
+    def _on_checkpoint(self, data: Mapping[str, Any]) -> None:
+        if self.checkpoint_s is None:
+            self.checkpoint_s = float(data["seconds"])
+
+    def _on_drift(self, data: Mapping[str, Any]) -> None:
+        if abs(data["share"]) > _DRIFT:
+            self.warn(f"timing drifted by {100 * data['share']:+.0f} % during the sweep of {self.world}")
+
+    def _on_noise(self, data: Mapping[str, Any]) -> None:
+        self.noise = _record(GradientNoise, data)
+
+    def _on_no_pilot(self, data: Mapping[str, Any]) -> None:
+        self.warn(f"there was no time for a pilot at a global batch of {data['global_batch']}: give probe.seconds more")
+
+    def _on_pilot(self, data: Mapping[str, Any]) -> None:
+        steps = data["steps"]
+        # A metric may be anything once the loss is not finite; only finite ones are read, see Pilot.diverged.
+        pilot = _record(Pilot, {key: value for key, value in data.items() if key != "steps"})
+        self.pilots[self.world, pilot.global_batch] = pilot
+        point = pilot.points[-1]
+        self.say(
+            f"pilot at a global batch of {pilot.global_batch}, {100 * point.schedule_fraction:.0f} % done",
+            loss=point.train_loss,
+            metric=point.metric,
+        )
+        if pilot.diverged:
+            self.warn(f"the pilot at a global batch of {pilot.global_batch} diverged")
+        elif steps < _FEW_PILOT_STEPS and point.schedule_fraction >= 1.0:
+            self.warn(f"the pilot at a global batch of {pilot.global_batch} had only {steps} steps")
+
+
+def _record(kind: type[T], data: Mapping[str, Any]) -> T:
+    return TypeAdapter(kind).validate_python(dict(data))

@@ -1,0 +1,130 @@
+"""Learning of a workload and a machine before anything is timed, in a worker that loads the user's code."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+
+from tula_core.engine.launch import LaunchResult, WorkerTask, launch
+from tula_core.errors import InputError
+from tula_core.job import Job, Recipe, Target
+from tula_core.profiling.hardware import available_cores, inspect_hardware, threads_per_process
+from tula_core.progress import Event, Listener, silent
+from tula_core.records import Hardware, Profile, WorkloadFacts
+
+if TYPE_CHECKING:
+    from tula_core.engine.context import WorkerContext
+
+_GRACE_S = 1.0
+_SAME_WORKLOAD = ("workload", "network", "dataset", "loss", "metric", "samples")
+
+
+def describe(job: Job, listener: Listener = silent) -> tuple[Job, WorkloadFacts, Hardware]:
+    """Return the job with every recipe field set, the workload's facts and the machine's.
+
+    The workload is tried on a few samples first, so that its faults show under their own name.
+
+    Raises
+    ------
+    InputError
+        The workload cannot be loaded or is wrong.
+    RunError
+        The worker died; the message is its first real cause.
+    """
+    listener(Event(stage="describe", message="loading the workload", fraction=0.0))
+    answer = _ask(job)
+    resolved = Job.from_mapping(answer["job"])
+    facts = TypeAdapter(WorkloadFacts).validate_python(answer["facts"])
+    hardware = TypeAdapter(Hardware).validate_python(answer["hardware"])
+    for note in answer["notes"]:
+        listener(Event(stage="describe", message=note, level="info"))
+    listener(
+        Event(
+            stage="describe",
+            message=summary(hardware),
+            fraction=1.0,
+            level="info",
+            data={"hardware": asdict(hardware), "facts": asdict(facts)},
+        )
+    )
+    return resolved, facts, hardware
+
+
+def complete(job: Job, profile: Profile) -> Job:
+    """Return the job with every recipe field set from a profile's; nothing is loaded or measured.
+
+    Raises
+    ------
+    InputError
+        The profile is another workload's, or was measured with another recipe (the epochs may differ).
+    """
+    measured = Job.from_mapping(profile.job, source="profile: job")
+    for field in _SAME_WORKLOAD:
+        _require_same(field, getattr(measured, field), getattr(job, field))
+    target = measured.target if isinstance(measured.target, Target) else None
+    resolved = job.resolved(measured.recipe, target)
+    for field in sorted(set(Recipe.model_fields) - {"epochs"}):
+        _require_same(f"recipe.{field}", getattr(measured.recipe, field), getattr(resolved.recipe, field))
+    return resolved
+
+
+def _require_same(field: str, measured: object, wanted: object) -> None:
+    if measured != wanted:
+        raise InputError(
+            f"{field}: is {wanted!r}, but the profile was measured with {measured!r}. "
+            "Give the profile of this job, or leave the profile out to measure."
+        )
+
+
+def summary(hardware: Hardware) -> str:
+    """Return the machine in one line."""
+    threads = f"{hardware.threads_per_process} thread{'s' if hardware.threads_per_process > 1 else ''} per process"
+    memory = f"{hardware.memory_bytes / 2**30:.1f} GiB memory"
+    torch = f"torch {hardware.versions.get('torch', 'unknown')}"
+    if hardware.device == "cuda":
+        each = (hardware.device_memory_bytes or 0) / 2**30
+        return (
+            f"{hardware.devices} x {hardware.device_name} ({each:.0f} GiB), {hardware.cores} cores, {memory}, {torch}"
+        )
+    cores = f"{hardware.cores} core{'s' if hardware.cores > 1 else ''}"
+    return f"{hardware.device_name}, {cores}, {memory}, {threads}, {torch}"
+
+
+def describe_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Entry of the worker: load, try, describe."""
+    from tula_core import workloads
+
+    job = Job.from_mapping(payload["job"])
+    workload = workloads.load_workload(job)
+    resolved = job.resolved(workload.recipe, workload.target)
+    workloads.validate(workload)
+    return {
+        "job": resolved.to_dict(),
+        "facts": asdict(workloads.describe(workload, resolved)),
+        "hardware": asdict(inspect_hardware(resolved.cluster)),
+        "notes": list(workload.notes),
+    }
+
+
+def _ask(job: Job) -> Mapping[str, Any]:
+    folder = Path(tempfile.mkdtemp(prefix="tula-describe-"))
+    try:
+        result: LaunchResult = launch(
+            WorkerTask(
+                entry=f"{__name__}:describe_in_worker",
+                payload={"job": job.to_dict()},
+                folder=folder,
+                threads=threads_per_process(job.cluster, available_cores()),
+                grace_s=_GRACE_S,
+            ),
+            lambda event: None,
+        )
+        return result.unwrap()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,199 @@
+"""Measuring a job on this machine within the probe's time: one worker after the other, one for each world."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tula_core.engine.failures import Failure
+from tula_core.engine.launch import LaunchResult, WorkerTask, launch
+from tula_core.job import Job
+from tula_core.profiling import worlds as plans
+from tula_core.profiling.collector import Collector
+from tula_core.profiling.worlds import FEWEST_SECONDS, LATER_START, ONE, World
+from tula_core.progress import Event, Listener, silent
+from tula_core.records import Hardware, ProbeUse, Profile, StartUp, WorkloadFacts
+
+_START_S = 8.0  # a worker's start, before any was seen
+_OVERRUN = 1.2  # of the probe's time, at most
+_PATIENCE_S = 600.0  # for the first step of all
+_GRACE_S = 1.0  # a measuring worker has nothing to save
+
+
+@dataclass(slots=True)
+class Probe:
+    """One measuring under way."""
+
+    job: Job
+    facts: WorkloadFacts
+    hardware: Hardware
+    folder: Path
+    collector: Collector
+    pilot_world: World
+    launches: int = 0
+    unsettled: list[str] = field(default_factory=list)
+
+    @property
+    def used_s(self) -> float:
+        """Seconds since the measuring began."""
+        return self.collector.used_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of the probe that are left; may be negative."""
+        return self.job.probe.seconds - self.used_s
+
+
+def measure(
+    job: Job, facts: WorkloadFacts, hardware: Hardware, listener: Listener = silent, *, folder: Path
+) -> Profile:
+    """Return the profile of a resolved job, measured in worker processes.
+
+    ``job.probe.seconds`` bounds all of it, starts included; the one-process world is measured in any case.
+
+    Raises
+    ------
+    InputError, RunError
+        The user's code failed (the message names the local batch tried), or not even the smallest local batch fits.
+    """
+    from tula_core.profiling.cache import fingerprint
+
+    collector = Collector(listener, job.probe.seconds)
+    cluster = job.cluster
+    for message in plans.limits_of_one_machine(cluster.nodes, cluster.processes_per_node, hardware):
+        collector.warn(message)
+    worlds = plans.worlds_to_measure(cluster.nodes, cluster.processes_per_node, hardware.devices)
+    worlds = [world for world in worlds if plans.local_batches(job, facts, world)]
+    pilot_world = max((world for world in worlds if world.nodes == 1), key=lambda world: world.processes)
+    probe = Probe(job=job, facts=facts, hardware=hardware, folder=folder, collector=collector, pilot_world=pilot_world)
+    shares = plans.shares(worlds, pilot_world)
+    for number, world in enumerate(worlds):
+        if world != ONE and probe.left_s < _start_s(probe) + FEWEST_SECONDS:
+            probe.unsettled.append(f"{world}: no time left")
+            collector.warn(f"{world} not measured: the probe's time was used")
+            continue
+        # Time that earlier worlds did not need goes to the later ones.
+        share = shares[number] / sum(shares[number:])
+        _measure_world(probe, world, share, len(worlds) - number - 1)
+    listener(Event(stage="profile", message=f"measured in {probe.used_s:.0f} s", fraction=1.0, level="info"))
+    budget = f"the budget of {job.probe.seconds:g} s is used"
+    return Profile(
+        schema_version=Profile.SCHEMA_VERSION,
+        job=job.to_dict(),
+        fingerprint=fingerprint(job, facts, hardware),
+        facts=facts,
+        hardware=hardware,
+        steps=tuple(collector.steps.values()),
+        communication=tuple(collector.communication.values()),
+        memory=tuple(collector.memory.values()),
+        start_up=tuple(collector.start_up.values()),
+        evaluation=tuple(collector.evaluation.values()),
+        checkpoint_s=collector.checkpoint_s,
+        noise=collector.noise,
+        pilots=tuple(pilot for pilot in collector.pilots.values() if pilot.points),
+        probe=ProbeUse(
+            budget_s=job.probe.seconds,
+            used_s=probe.used_s,
+            stopped_because=budget if probe.unsettled else "all configurations are measured",
+        ),
+        warnings=tuple(collector.warnings),
+    )
+
+
+def _pilots(probe: Probe, world: World) -> list[int]:
+    reference = plans.reference_batch(probe.job, probe.facts)
+    large = plans.large_pilot_batch(reference, probe.facts.train_samples)
+    chosen = ([reference] if world == ONE else []) + ([large] if world == probe.pilot_world else [])
+    return list(dict.fromkeys(chosen))
+
+
+def _start_s(probe: Probe) -> float:
+    """Return what a start of workers takes: a little more than the longest seen."""
+    return LATER_START * max((start.seconds for start in probe.collector.start_up.values()), default=_START_S)
+
+
+def _measure_world(probe: Probe, world: World, share: float, later_starts: int) -> None:
+    """Measure one world; after a size that does not fit, again with the smaller ones, as long as time allows."""
+    while True:
+        failed = probe.collector.smallest_failed()
+        sizes = plans.local_batches(probe.job, probe.facts, world, below=failed)
+        measured = any(key[0] == world for key in probe.collector.steps)
+        no_time = probe.left_s < _start_s(probe) + FEWEST_SECONDS
+        if not sizes or (failed and no_time and (measured or world != ONE)):
+            return
+        result = _launch(probe, world, sizes, {"share": share, "later_starts": later_starts})
+        if result.failure is None:
+            assert result.result is not None
+            _note_limits(probe, world, **result.result)
+            return
+        if not _survived(probe, world, result.failure, sizes):
+            return
+
+
+def _note_limits(probe: Probe, world: World, *, settled: bool, limited_by: str) -> None:
+    if limited_by == "memory":
+        largest = probe.collector.largest_fit(world)
+        probe.collector.warn(
+            f"a local batch above {largest} on {world} was not tried: its forecast exceeds the memory that may be used"
+        )
+    if not settled:
+        probe.unsettled.append(f"{world}: {limited_by or 'few repetitions'}")
+
+
+def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[str, float]) -> LaunchResult:
+    collector = probe.collector
+    collector.begin(world)
+    reference = plans.reference_batch(probe.job, probe.facts)
+    probe.launches += 1
+    task = WorkerTask(
+        entry="tula_core.profiling.sweep:run_in_worker",
+        payload={
+            "job": probe.job.to_dict(),
+            "sizes": list(sizes),
+            "middle": max(1, reference // world.processes),
+            "gradient_bytes": probe.facts.gradient_bytes,
+            "pilots": _pilots(probe, world),
+            "noise": world == probe.pilot_world,
+            "seconds": probe.left_s,
+            "launched_at_s": time.time(),
+            **timing,
+        },
+        folder=probe.folder / f"{probe.launches}-{world.nodes}x{world.processes_per_node}",
+        nodes=world.nodes,
+        processes_per_node=world.processes_per_node,
+        threads=probe.hardware.threads_per_process,
+        # A worker keeps to its time by itself; this ends one that hangs, or whose single step is longer than that.
+        timeout_s=max(_OVERRUN * probe.job.probe.seconds - probe.used_s, 1.0)
+        if any(key[0] == ONE for key in collector.steps)
+        else _PATIENCE_S,
+        grace_s=_GRACE_S,
+    )
+    result = launch(task, collector.hear)
+    if result.start_up_s is not None:
+        collector.start_up[world] = StartUp(
+            nodes=world.nodes, processes_per_node=world.processes_per_node, seconds=result.start_up_s
+        )
+    return result
+
+
+def _survived(probe: Probe, world: World, failure: Failure, sizes: Sequence[int]) -> bool:
+    """Take a failure as a data point and return whether smaller sizes are to be tried; raise it where it is none."""
+    collector, tried = probe.collector, probe.collector.trying
+    if failure.kind == "timeout" and collector.steps:
+        probe.unsettled.append(f"{world}: {failure.message}")
+        collector.warn(f"{world} was stopped: {failure.message}")
+        return False
+    if failure.kind in ("out_of_memory", "killed"):
+        size = tried or collector.largest_fit(world) or sizes[0]
+        collector.record_failed(failure.kind, size)
+        if plans.local_batches(probe.job, probe.facts, world, below=size):
+            return True
+        if collector.steps:
+            return False
+    where = f" (while trying a local batch of {tried} on {world})" if tried is not None else f" (on {world})"
+    error = dataclasses.replace(failure, message=f"{failure.message}{where}").to_error()
+    error.add_note(failure.traceback)
+    raise error

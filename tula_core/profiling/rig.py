@@ -1,0 +1,133 @@
+"""A worker set up for measuring: the network on its device, steps of any layout, a clock all ranks agree on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import psutil
+import torch
+
+from tula_core.engine.assemble import Trainee, assemble
+from tula_core.engine.batches import BatchStream, Layout, Step, size_of, step_sizes
+from tula_core.engine.context import WorkerContext
+from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
+from tula_core.errors import StoppedError
+from tula_core.job import Job
+from tula_core.profiling.hardware import free_memory_bytes
+from tula_core.profiling.worlds import own_seconds
+from tula_core.workloads import Workload
+from tula_core.workloads.load import load_workload
+
+_FREE_SHARE = 0.8  # of what is free may be planned for
+
+
+class Rig:
+    """One worker process, ready to take steps.
+
+    Parameters
+    ----------
+    payload
+        ``job`` (resolved); ``seconds`` of the probe left at ``launched_at_s`` (seconds since the epoch); ``share`` of
+        what remains after all starts that is this worker's; ``later_starts`` of other workers that will follow.
+    """
+
+    def __init__(self, context: WorkerContext, payload: Mapping[str, Any]) -> None:
+        self.context = context
+        self.job = Job.from_mapping(payload["job"])
+        self.workload: Workload = load_workload(self.job)
+        self.samples = size_of(self.workload.train_set())
+        self.eval_samples = size_of(self.workload.eval_set())
+        self.input_values = first_input_values(self.workload)
+        self.trainee: Trainee = assemble(self.workload, self.job.recipe, context, seed=self.job.seed)
+        self.base_bytes = self._held_bytes()
+        self.memory_limit_bytes = self._memory_limit()
+        start_s = max(0.0, time.time() - payload["launched_at_s"])
+        self._deadline = time.monotonic() + own_seconds(
+            payload["seconds"], start_s, share=payload["share"], later_starts=payload["later_starts"]
+        )
+
+    def left_s(self) -> float:
+        """Return the seconds left, by rank 0's clock on every rank.
+
+        Raises
+        ------
+        StoppedError
+            This worker was told to end.
+        """
+        if self.context.stop_signal is not None:
+            raise StoppedError(f"measuring was stopped by signal {self.context.stop_signal}", self.context.stop_signal)
+        return self.context.broadcast(self._deadline - time.monotonic())
+
+    def layout(self, local_batch: int, accumulation: int = 1) -> Layout:
+        """Return the layout of a local batch over all processes of this world."""
+        return Layout(processes=self.context.processes, local_batch=local_batch, accumulation=accumulation)
+
+    def stream(self, layout: Layout) -> BatchStream:
+        """Return the training set's steps in ``layout``."""
+        return BatchStream(
+            self.workload.train_set(),
+            samples=self.samples,
+            layout=layout,
+            rank=self.context.rank,
+            seed=self.job.seed,
+            workers=self.job.recipe.loader_workers,
+            collate=self.workload.collate,
+            pin_memory=self.context.device.type == "cuda",
+        )
+
+    def evaluate_part(self, trainee: Trainee, local_batch: int, limit: int) -> tuple[float, int, float]:
+        """Return metric, samples and seconds of an evaluation over a fixed random part of ``limit`` samples."""
+        batch = evaluation_batch(local_batch, self.input_values)
+        result = evaluate(trainee, batch, limit=limit, seed=self.job.seed)
+        return result.metric, result.samples, result.seconds
+
+    def one_evaluation_batch(self, local_batch: int) -> int:
+        """Return the samples of one evaluation batch on each process."""
+        batch = evaluation_batch(local_batch, self.input_values)
+        return min(batch * self.context.processes, self.eval_samples)
+
+    def _held_bytes(self) -> int:
+        if self.context.device.type == "cuda":
+            return int(torch.cuda.memory_reserved(self.context.device))
+        return int(psutil.Process().memory_info().rss)
+
+    def _memory_limit(self) -> int:
+        """Return what this process may grow to: 80 % of what is free, in equal shares, and the job's own limit."""
+        if self.context.device.type == "cuda":
+            free = float(torch.cuda.mem_get_info(self.context.device)[0])
+        else:
+            free = free_memory_bytes() / self.context.processes
+        limit = self.base_bytes + int(_FREE_SHARE * free)
+        own = self.job.constraints.memory
+        return int(-self.context.all_reduce_max([-float(min(limit, own or limit))])[0])
+
+
+class StepFeed:
+    """Full steps of one layout for ever; the short ones at the end of an epoch are left out without loading them."""
+
+    def __init__(self, rig: Rig, layout: Layout, *, epoch: int = 0) -> None:
+        self.layout = layout
+        self._samples = rig.samples
+        self._stream = rig.stream(layout)
+        self._keep = rig.job.recipe.loader_workers == 0
+        sizes = step_sizes(rig.samples, layout)
+        self.full_steps = next((n for n, size in enumerate(sizes) if size < layout.global_batch), len(sizes))
+        self._epoch, self._taken = epoch, 0
+        self._steps: Iterator[Step] | None = None
+
+    def next(self) -> Step:
+        """Return the next full step, its data loaded."""
+        if self._taken == self.full_steps:
+            self._epoch, self._taken, self._steps = self._epoch + 1, 0, None
+        if self._steps is None:
+            begin = self._epoch * self._samples + self._taken * self.layout.global_batch
+            self._steps = self._stream.from_samples(begin)
+        self._taken += 1
+        return next(self._steps)
+
+    def pause(self) -> None:
+        """End the loader processes until the next step is asked for."""
+        if not self._keep:
+            self._steps = None
