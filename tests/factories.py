@@ -83,7 +83,7 @@ def make_step(
 
 
 def make_pilot(global_batch: int, samples: int = 6000, schedule: str = "cosine", points: int = 6) -> Pilot:
-    """A pilot of the truth with its schedule compressed into its own length."""
+    """A pilot of the truth with its schedule in its own length."""
     fractions = [(i + 1) / points for i in range(points)]
     return Pilot(
         global_batch=global_batch,
@@ -95,6 +95,7 @@ def make_pilot(global_batch: int, samples: int = 6000, schedule: str = "cosine",
             PilotPoint(
                 samples=round(samples * f),
                 schedule_fraction=f,
+                annealing=1 - schedule_factor(schedule, f),
                 train_loss=1.0,
                 metric=true_metric(samples * f, global_batch, 1 - schedule_factor(schedule, f)),
                 eval_samples=5000,

@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from tula_core.errors import InputError, nearest
 
 Optimizer = Literal["sgd", "adam", "adamw"]
-Schedule = Literal["constant", "linear", "cosine", "step"]
+Schedule = Literal["constant", "linear", "cosine", "step", "trapezoid"]
 Precision = Literal["fp32", "bf16", "fp16"]
 
 _DURATION = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

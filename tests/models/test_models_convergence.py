@@ -25,7 +25,7 @@ def forecast(model, batches=BATCHES, **given_options):
 
 
 def model_of(**overrides):
-    return fit_learning(make_profile(**overrides), schedule="cosine", reference_batch=64)
+    return fit_learning(make_profile(**overrides), reference_batch=64)
 
 
 @given(size, size, size)

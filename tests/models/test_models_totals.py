@@ -30,7 +30,8 @@ def test_the_tail_holds_what_is_left_over(samples, nodes, processes, local_batch
 
 
 def test_total_is_the_sum_of_its_parts():
-    assert time_to_train_s(np.array(7.0), np.array(3.0), np.array(10.0), np.array(0.5)) == 38.5
+    seconds = time_to_train_s(np.array(7.0), np.array(3.0), np.array(10.0), np.array(0.5), np.array(0.1))
+    assert seconds == pytest.approx(7.0 + 2 * 0.1 + 3 * 10.5 * (1 + 0.1 / 5))
 
 
 def test_measured_numbers_of_processes_are_met():

@@ -8,7 +8,7 @@ from tula_core.job import Job, Target
 from tula_core.models.communication import Links
 from tula_core.models.convergence_fit import LearningModel
 from tula_core.models.memory import MemoryModel
-from tula_core.models.totals import ASSUMED_START_UP_S
+from tula_core.models.totals import ASSUMED_START_UP_S, CHECKPOINT_EVERY_S
 from tula_core.records.profile import Profile
 
 
@@ -41,7 +41,7 @@ def _of_time(profile: Profile, job: Job, links: Links) -> Iterator[str]:
         yield "evaluation was not measured: taken as forward passes, a third of a training step per sample"
     if profile.checkpoint_s is None:
         yield "a checkpoint was not measured: it is taken to cost no time"
-    yield "one evaluation and one checkpoint at the end of each epoch are counted"
+    yield f"an evaluation at the end of each epoch and a checkpoint every {CHECKPOINT_EVERY_S:.0f} s are counted"
 
 
 def _of_money(job: Job) -> Iterator[str]:

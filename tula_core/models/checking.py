@@ -87,7 +87,7 @@ def _check_pilots(profile: Profile) -> None:
         _check_all(group, pilot.points, ("samples",), low=0.0)
         _check_all(group, pilot.points, ("eval_samples",), low=0.0, open_end=True)
         _check_all(group, pilot.points, ("metric",), **limits)
-        _check_all(group, pilot.points, ("schedule_fraction",), low=0.0, high=1.0)
+        _check_all(group, pilot.points, ("schedule_fraction", "annealing"), low=0.0, high=1.0)
 
 
 def _check_all(group: str, rows: Iterable[Any], names: tuple[str, ...], **limits: Any) -> None:

@@ -140,20 +140,18 @@ class _Points:
     noise: Array
 
 
-def fit_learning(profile: Profile, *, schedule: str, reference_batch: int) -> LearningModel | None:
+def fit_learning(profile: Profile, *, reference_batch: int) -> LearningModel | None:
     """Return the model fitted to all pilots together, None where none of their evaluations is above chance.
 
     Parameters
     ----------
     profile
         Its pilots that did not diverge, and its gradient noise as the prior of the critical batch.
-    schedule
-        The recipe's; each pilot ran through all of it in its own length.
     reference_batch
         Without gradient noise the critical batch is expected around ten times this, within a factor of 4.5.
     """
     scale = metric_scale(profile)
-    columns = [_points(pilot, scale, schedule) for pilot in profile.pilots if not pilot.diverged and pilot.points]
+    columns = [_points(pilot, scale) for pilot in profile.pilots if not pilot.diverged and pilot.points]
     if not columns or not sum(len(points.gap) for points in columns):
         return None
     points = _Points(
@@ -197,7 +195,7 @@ def metric_scale(profile: Profile) -> MetricScale:
     )
 
 
-def _points(pilot: Pilot, scale: MetricScale, schedule: str) -> _Points:
+def _points(pilot: Pilot, scale: MetricScale) -> _Points:
     rows = [point for point in pilot.points if point.samples > 0]
     metric = np.array([row.metric for row in rows], dtype=float)
     count = np.array([row.eval_samples for row in rows], dtype=float)
@@ -211,7 +209,7 @@ def _points(pilot: Pilot, scale: MetricScale, schedule: str) -> _Points:
     return _Points(
         samples=np.array([row.samples for row in rows], dtype=float)[keep],
         batch=np.full(len(rows), float(pilot.global_batch))[keep],
-        progress=annealing(schedule, np.array([row.schedule_fraction for row in rows], dtype=float))[keep],
+        progress=np.array([row.annealing for row in rows], dtype=float)[keep],
         gap=gap[keep],
         noise=noise[keep],
     )

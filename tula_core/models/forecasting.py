@@ -207,12 +207,13 @@ def _total(models: Models, shapes: Shapes, step: tuple[Array, Array], draws: Arr
     correction = models.correction("time_to_train_s")
     factor = math.exp(correction.log_bias)
     spread = np.exp(correction.log_sd * standard_draws(DRAWS, 1, seed=4))
-    value = time_to_train_s(start_s + first_s, epochs, epoch_s, evaluation_s + over.checkpoint_s)
+    value = time_to_train_s(start_s + first_s, epochs, epoch_s, evaluation_s, np.asarray(over.checkpoint_s))
     drawn = time_to_train_s(
         start_s * normal[1] + first_s * normal[3],
         draws,
         epoch_s * normal[0],
-        evaluation_s * normal[2] + over.checkpoint_s * normal[3],
+        evaluation_s * normal[2],
+        over.checkpoint_s * normal[3],
     )
     return Band.of_draws(drawn * spread * factor, value * factor)
 

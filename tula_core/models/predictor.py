@@ -185,7 +185,7 @@ def fit(profile: Profile, job: Job, corrections: Corrections = BUILTIN) -> Predi
     device, facts = profile.hardware.device, profile.facts
     links = fit_links(profile.communication, device=device, link_gbps=job.cluster.link_gbps)
     memory = fit_memory(profile.memory, gradient_bytes=facts.gradient_bytes)
-    learning = fit_learning(profile, schedule=job.recipe.schedule, reference_batch=job.recipe.batch_size)
+    learning = fit_learning(profile, reference_batch=job.recipe.batch_size)
     models = Models(
         job=job,
         facts=facts,

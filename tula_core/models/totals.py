@@ -47,8 +47,19 @@ def tail_shapes(train_samples: int, shapes: Shapes) -> tuple[Shapes, NDArray[np.
     return tail, np.asarray(left > 0)
 
 
-def time_to_train_s(once_s: Array, epochs: Array, epoch_s: Array, pause_s: Array) -> Array:
-    """Return once + epochs x (steps of an epoch + pause after it), seconds from launch to end.
+CHECKPOINT_EVERY_S = 5.0
+"""Training writes a checkpoint when this long has passed since the last one, or longer where writing is slow."""
+CHECKPOINT_SHARE = 0.05
+"""The most of its time that training gives to checkpoints."""
+
+
+def checkpoint_wait_s(checkpoint_s: Array) -> Array:
+    """Return the seconds from one checkpoint to the next, for checkpoints that take ``checkpoint_s`` each."""
+    return np.maximum(CHECKPOINT_EVERY_S, checkpoint_s / CHECKPOINT_SHARE)
+
+
+def time_to_train_s(once_s: Array, epochs: Array, epoch_s: Array, evaluation_s: Array, checkpoint_s: Array) -> Array:
+    """Return once + two checkpoints + epochs x (steps + evaluation) x (1 + share of checkpoints), launch to end.
 
     Parameters
     ----------
@@ -58,10 +69,11 @@ def time_to_train_s(once_s: Array, epochs: Array, epoch_s: Array, pause_s: Array
         Whole epochs; training ends only at an epoch's end, where it evaluates.
     epoch_s
         All steps of one epoch, its tail included.
-    pause_s
-        One evaluation and one checkpoint.
+    evaluation_s, checkpoint_s
+        One evaluation, one checkpoint; the first and the last checkpoint are always written.
     """
-    return np.asarray(once_s + epochs * (epoch_s + pause_s))
+    share = checkpoint_s / checkpoint_wait_s(checkpoint_s)
+    return np.asarray(once_s + 2 * checkpoint_s + epochs * (epoch_s + evaluation_s) * (1 + share))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

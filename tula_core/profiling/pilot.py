@@ -1,4 +1,4 @@
-"""Pilots: short real trainings from the initial weights, the recipe's schedule compressed into their own length."""
+"""Pilots: short real trainings from the initial weights, their schedule in their own length."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tula_core.engine.assemble import Trainee, assemble
 from tula_core.engine.batches import Layout, Step
 from tula_core.engine.loop import run_step
 from tula_core.mitigations.learning_rate import LearningRate
+from tula_core.models.schedules import TRAPEZOID_STABLE, annealing, pilot_schedule
 from tula_core.profiling.noise import PilotNoise
 from tula_core.profiling.rig import Rig
 from tula_core.profiling.timing import SizeRun
@@ -22,7 +23,7 @@ from tula_core.records import Pilot, PilotPoint
 
 FEWEST_STEPS, GOOD_STEPS = 8, 60
 _MOST_POINTS, _FEWEST_POINTS = 8, 2
-_FIRST_POINT = 0.02  # of the pilot; the others follow in equal ratios up to its end
+_FIRST_POINT = 0.02  # of the pilot
 _EVALUATION_SHARE = 0.25
 _FEWEST_EVALUATED = 200
 _PLANNED_SHARE = 0.85  # of the time is planned for, so that a slow phase does not cut the schedule short
@@ -42,12 +43,14 @@ class PilotPlan:
 
 
 def evaluation_points(planned_samples: int, count: int) -> tuple[int, ...]:
-    """Return ``count`` numbers of samples in equal ratios, from 2 % of the pilot to its end.
+    """Return ``count`` numbers of samples: in equal ratios to where annealing begins, one half way down, and the end.
 
-    >>> evaluation_points(1000, 3)
-    (20, 141, 1000)
+    >>> evaluation_points(1000, 5)
+    (20, 110, 600, 800, 1000)
     """
-    return tuple(round(value) for value in np.geomspace(_FIRST_POINT * planned_samples, planned_samples, count))
+    late = [(1 + TRAPEZOID_STABLE) / 2, 1.0] if count > _FEWEST_POINTS else [1.0]
+    early = np.geomspace(_FIRST_POINT if count > 3 else TRAPEZOID_STABLE, TRAPEZOID_STABLE, count - len(late))
+    return tuple(round(share * planned_samples) for share in [*early.tolist(), *late])
 
 
 def pilot_layout(global_batch: int, processes: int, largest_local: int) -> Layout:
@@ -150,7 +153,8 @@ def _run_pilot(rig: Rig, plan: PilotPlan, *, stop_at_s: float, with_noise: bool)
     began = time.monotonic()
     recipe, layout = rig.job.recipe, plan.layout
     trainee = assemble(rig.workload, recipe, rig.context, seed=rig.job.seed)
-    rate = LearningRate.plan(recipe, layout.global_batch, mitigations.resolve(rig.job), plan.planned_samples)
+    scheduled = recipe.model_copy(update={"schedule": pilot_schedule(recipe.schedule)})
+    rate = LearningRate.plan(scheduled, layout.global_batch, mitigations.resolve(rig.job), plan.planned_samples)
     noise = PilotNoise(rig, trainee, layout, plan.steps) if with_noise else None
     course = _Course(loss=torch.zeros((), dtype=torch.float64, device=rig.context.device))
     waiting = list(plan.evaluate_at)
@@ -201,11 +205,13 @@ def _agreed_loss(rig: Rig, course: _Course) -> tuple[float, float]:
 def _evaluate(rig: Rig, trainee: Trainee, plan: PilotPlan, course: _Course) -> None:
     total, samples = _agreed_loss(rig, course)
     course.diverged = course.diverged or not math.isfinite(total)
+    done = min(1.0, course.samples / plan.planned_samples)
     metric, evaluated, _ = rig.evaluate_part(trainee, plan.layout.local_batch, plan.eval_limit)
     course.points.append(
         PilotPoint(
             samples=course.samples,
-            schedule_fraction=min(1.0, course.samples / plan.planned_samples),
+            schedule_fraction=done,
+            annealing=float(annealing(pilot_schedule(rig.job.recipe.schedule), np.array(done))),
             train_loss=total / max(samples, 1.0),
             metric=metric,
             eval_samples=evaluated,

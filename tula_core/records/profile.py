@@ -118,7 +118,8 @@ class PilotPoint:
     """An evaluation during a pilot."""
 
     samples: int  # training samples seen
-    schedule_fraction: float  # share of the pilot's own learning-rate schedule that is done, in [0, 1]
+    schedule_fraction: float  # share of the pilot's own length that is done, in [0, 1]
+    annealing: float  # 1 - learning rate / peak by the pilot's schedule, in [0, 1]
     train_loss: float
     metric: float
     eval_samples: int
@@ -126,7 +127,7 @@ class PilotPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pilot:
-    """A short training run with the recipe's schedule compressed into its own length."""
+    """A short training run: the rate stays at its peak, then comes down to nothing, if the recipe's ever does."""
 
     global_batch: int
     learning_rate: float

@@ -1,0 +1,221 @@
+"""Attempts on disk: which process runs each, and the closing of those whose process was killed.
+
+A killed process cannot say that it ended. Each attempt therefore leaves a file that names its process; the next start
+finds the process gone, records the outcome as KILLED with what had been spent until the last sign of life, and marks
+the file. An attempt of another host is left alone: whether its process lives cannot be known from here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+from filelock import FileLock
+
+from tula_core.errors import InputError
+from tula_core.home import state_folder, write_atomic
+from tula_core.records import QUANTITIES, Outcome, Plan, Row, load
+from tula_core.tracking import spool, store
+from tula_core.tracking.runs import finish_operation
+from tula_core.tracking.send import flush
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+
+def open_attempt(run_folder: Path, plan: Plan, job_id: str, attempt: int, row: Row | None = None) -> Path:
+    """Write ``attempt-<n>.json``, which names this process as the one that runs the attempt.
+
+    Parameters
+    ----------
+    row
+        The row that is trained; the plan's choice where it is not given.
+    """
+    trained = plan.choice if row is None else row
+    assert trained is not None, "an attempt needs a row to train"
+    record = {
+        "schema_version": 1,
+        "job_id": job_id,
+        "job_name": plan.job.title,
+        "attempt": attempt,
+        "pid": os.getpid(),
+        "process_started": _birth(os.getpid()),
+        "boot_id": _boot_id(),
+        "host": socket.gethostname(),
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "status": "RUNNING",
+        "plan_digest": plan.digest,
+        "job_hash": plan.job.digest,
+        "workload": plan.job.workload or plan.job.title,
+        "hardware": str(plan.hardware.get("fingerprint", "")),
+        "predictor": plan.predictor,
+        "row": trained.to_dict(),
+        "learning_rate": plan.job.recipe.learning_rate,
+        "price_per_node_hour": plan.job.cluster.price_per_node_hour,
+        "billing_seconds": plan.job.cluster.billing_seconds,
+        "train_samples": plan.facts.get("train_samples"),
+    }
+    path = attempt_path(run_folder, attempt)
+    write_atomic(path, json.dumps(record, indent=2) + "\n")
+    return path
+
+
+def close_attempt(run_folder: Path, attempt: int, status: Status) -> None:
+    """Mark an attempt as ended; one that was never opened is left alone."""
+    path = attempt_path(run_folder, attempt)
+    if path.exists():
+        _mark(path, json.loads(path.read_text(encoding="utf-8")), status)
+
+
+def attempt_path(run_folder: Path, attempt: int) -> Path:
+    """Return the file of an attempt, counted from 1."""
+    return Path(run_folder) / f"attempt-{attempt}.json"
+
+
+def is_running(record: Mapping[str, Any]) -> bool:
+    """Return whether an attempt is open and its process may be alive; one of another host may be."""
+    if record["status"] != "RUNNING":
+        return False
+    if record["host"] != socket.gethostname():
+        return True
+    return bool(record["boot_id"] == _boot_id()) and bool(_birth(record["pid"]) == record["process_started"])
+
+
+def close_dead_runs(*, send: bool = True) -> list[str]:
+    """Close the attempts whose process is gone, as KILLED and with their partial cost; return their jobs' ids.
+
+    Parameters
+    ----------
+    send
+        False leaves the sending to the next flush of the spool.
+    """
+    closed: list[str] = []
+    with FileLock(store.lock_path("dead-runs"), timeout=60):
+        for path in sorted(state_folder("runs").glob("*/attempt-*.json")):
+            record = _read(path)
+            if record is None or record["status"] != "RUNNING" or is_running(record):
+                continue
+            outcome = _outcome(path.parent, record)
+            spool.append(finish_operation(outcome, only_if_running=True))
+            _mark(path, record, outcome.status)
+            closed.append(record["job_id"])
+    if closed and send:
+        flush()
+    return closed
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and record.get("schema_version") == 1 else None
+
+
+def _mark(path: Path, record: dict[str, Any], status: str) -> None:
+    ended = datetime.now(UTC).isoformat(timespec="seconds")
+    write_atomic(path, json.dumps({**record, "status": status, "ended_at": ended}, indent=2) + "\n")
+
+
+def _birth(pid: int) -> str:
+    """Return what tells a process from a later one with its number; empty where none lives.
+
+    On Linux the ticks since boot, which do not move when the clock is set, as the start time in seconds does.
+    """
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return ""
+        stat = Path(f"/proc/{pid}/stat")
+        if stat.exists():
+            return stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+        return f"{process.create_time():.0f}"
+    except (psutil.Error, OSError):
+        return ""
+
+
+def _boot_id() -> str:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text(encoding="ascii").strip() if path.exists() else f"{psutil.boot_time():.0f}"
+
+
+def _outcome(folder: Path, record: Mapping[str, Any]) -> Outcome:
+    """Return the outcome that the dead process wrote for this attempt, else one from what it left behind."""
+    path = folder / "outcome.json"
+    if path.exists():
+        try:
+            written = load(Outcome, path)
+        except InputError:
+            written = None
+        if written is not None and written.attempt == record["attempt"]:
+            return written
+    events = folder / "events.jsonl"
+    elapsed_s, samples = spent(events)
+    seen = events if elapsed_s is not None else attempt_path(folder, record["attempt"])
+    row = record["row"]
+    return Outcome(
+        schema_version=Outcome.SCHEMA_VERSION,
+        **{name: record[name] for name in ("job_id", "job_hash", "job_name", "workload", "hardware", "predictor")},
+        attempt=record["attempt"],
+        status="KILLED",
+        failure="the process was gone at the next start (killed, out of memory, or the machine went down)",
+        **{name: row[name] for name in ("nodes", "processes_per_node", "local_batch", "accumulation")},
+        mitigation=tuple(row["mitigation"]),
+        learning_rate=record["learning_rate"],
+        learning_rate_reductions=0,
+        target_reached=None,
+        predicted={name: row[name] for name in QUANTITIES},
+        predicted_low={name: row[f"{name}_low"] for name in QUANTITIES},
+        predicted_high={name: row[f"{name}_high"] for name in QUANTITIES},
+        actual={**dict.fromkeys(QUANTITIES), **_partial(record, elapsed_s, samples)},
+        curve=(),
+        run_folder=str(folder),
+        finished_at=datetime.fromtimestamp(seen.stat().st_mtime, UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _partial(record: Mapping[str, Any], elapsed_s: float | None, samples: int | None) -> dict[str, float | None]:
+    """Return what was spent until the last sign of life: lower bounds of what a whole run would have taken."""
+    partial: dict[str, float | None] = {}
+    if elapsed_s is not None:
+        nodes, price, quantum_s = record["row"]["nodes"], record["price_per_node_hour"], record["billing_seconds"]
+        partial["time_to_train_s"] = elapsed_s
+        partial["node_hours"] = nodes * elapsed_s / 3600
+        if price is not None:
+            partial["cost_usd"] = nodes * math.ceil(elapsed_s / quantum_s) * quantum_s / 3600 * price
+    if samples is not None and record["train_samples"]:
+        partial["epochs"] = samples / record["train_samples"]
+    return partial
+
+
+def spent(events: Path) -> tuple[float | None, int | None]:
+    """Return the seconds and samples of a run from its ``events.jsonl``, None where it tells none.
+
+    The clock of a resumed run may go on or start again; where it starts again, the attempts are added up. A last line
+    that was cut short is ignored.
+    """
+    before, last, samples = 0.0, None, None
+    if not events.exists():
+        return None, None
+    with events.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if '"progress"' not in line:
+                continue
+            try:
+                event = json.loads(line)
+                elapsed_s = float(event["elapsed_s"])
+            except (ValueError, KeyError, TypeError):
+                continue
+            if event.get("kind") != "progress" or not math.isfinite(elapsed_s) or elapsed_s < 0:
+                continue
+            if last is not None and elapsed_s < last:
+                before += last
+            last = elapsed_s
+            samples = event["samples"] if isinstance(event.get("samples"), int) else samples
+    return (None if last is None else before + last), samples
