@@ -110,7 +110,7 @@ def launch(task: WorkerTask, on_event: EventHandler) -> LaunchResult:
     _stop(processes, 5.0, events)
     events.read()
     failure = read_failure(task.folder, exit_codes)
-    if timed_out and (failure is None or failure.kind == "peer"):
+    if timed_out and (failure is None or failure.kind in ("peer", "stopped")):
         message = f"the processes did not end within {task.timeout_s:.0f} s"
         failure = Failure(kind="timeout", rank=0, message=message, traceback="", at_s=time.time())
     result_file = task.folder / "result.json"

@@ -18,7 +18,7 @@ from tula_core.progress import Event, Listener, silent
 from tula_core.records import Hardware, ProbeUse, Profile, StartUp, WorkloadFacts
 
 _START_S = 8.0  # a worker's start, before any was seen
-_OVERRUN = 1.2  # of the probe's time, at most
+_STRETCH, _OVERRUN = 1.1, 1.2  # of the probe's time: what may be planned for, and what ends the workers
 _PATIENCE_S = 600.0  # for the first step of all
 _GRACE_S = 1.0  # a measuring worker has nothing to save
 
@@ -41,10 +41,13 @@ class Probe:
         """Seconds since the measuring began."""
         return self.collector.used_s
 
-    @property
-    def left_s(self) -> float:
-        """Seconds of the probe that are left; may be negative."""
-        return self.job.probe.seconds - self.used_s
+    def left_for(self, world: World) -> float:
+        """Return the seconds of the probe that are left for a world; may be negative.
+
+        The largest world of one node tells most and has the second pilot, so a little over the time is taken for it.
+        """
+        allowed = _STRETCH if world == self.pilot_world else 1.0
+        return allowed * self.job.probe.seconds - self.used_s
 
 
 def measure(
@@ -71,7 +74,7 @@ def measure(
     probe = Probe(job=job, facts=facts, hardware=hardware, folder=folder, collector=collector, pilot_world=pilot_world)
     shares = plans.shares(worlds, pilot_world)
     for number, world in enumerate(worlds):
-        if world != ONE and probe.left_s < _start_s(probe) + FEWEST_SECONDS:
+        if world != ONE and probe.left_for(world) < _start_s(probe) + FEWEST_SECONDS:
             probe.unsettled.append(f"{world}: no time left")
             collector.warn(f"{world} not measured: the probe's time was used")
             continue
@@ -121,7 +124,7 @@ def _measure_world(probe: Probe, world: World, share: float, later_starts: int) 
         failed = probe.collector.smallest_failed()
         sizes = plans.local_batches(probe.job, probe.facts, world, below=failed)
         measured = any(key[0] == world for key in probe.collector.steps)
-        no_time = probe.left_s < _start_s(probe) + FEWEST_SECONDS
+        no_time = probe.left_for(world) < _start_s(probe) + FEWEST_SECONDS
         if not sizes or (failed and no_time and (measured or world != ONE)):
             return
         result = _launch(probe, world, sizes, {"share": share, "later_starts": later_starts})
@@ -157,7 +160,7 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
             "gradient_bytes": probe.facts.gradient_bytes,
             "pilots": _pilots(probe, world),
             "noise": world == probe.pilot_world,
-            "seconds": probe.left_s,
+            "seconds": probe.left_for(world),
             "launched_at_s": time.time(),
             **timing,
         },

@@ -136,11 +136,17 @@ def shares(worlds: Sequence[World], pilot_world: World) -> list[float]:
 
 
 def own_seconds(left_s: float, start_s: float, *, share: float, later_starts: int) -> float:
-    """Return the seconds a worker may measure: its share of what all starts leave, at least a third of what is left.
+    """Return the seconds a worker may measure: its share of what is left after its start and those that follow.
+
+    As many later starts are counted as leave each worker the fewest seconds worth a start; with none, all is its own.
 
     >>> own_seconds(20.0, 4.0, share=0.5, later_starts=1)
     5.6
+    >>> own_seconds(20.0, 9.0, share=0.5, later_starts=1)
+    11.0
     """
-    after_starts = left_s - start_s * (1 + LATER_START * later_starts)
-    own = share * after_starts if later_starts else left_s - start_s
-    return max(own, (left_s - start_s) / 3, FEWEST_SECONDS)
+    for kept in range(later_starts, 0, -1):
+        after_starts = left_s - start_s * (1 + LATER_START * kept)
+        if after_starts >= (1 + kept) * FEWEST_SECONDS:
+            return max(share * after_starts, FEWEST_SECONDS)
+    return max(left_s - start_s, FEWEST_SECONDS)

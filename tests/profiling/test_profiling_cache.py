@@ -1,0 +1,110 @@
+import tempfile
+import threading
+
+import pytest
+from filelock import FileLock
+from profiling_facts import make_facts, make_hardware, make_job
+
+from tests.factories import make_profile
+from tula_core.profiling.cache import cached_profile, device_lock, fingerprint, keep_profile, lock_path
+from tula_core.progress import silent
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("TULA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def key(job=None, facts=None, hardware=None):
+    return fingerprint(job or make_job(), facts or make_facts(), hardware or make_hardware())
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"sample_shape": (3, 224, 224)},
+        {"train_samples": 600},
+        {"eval_samples": 20},
+        {"sample_bytes": 32},
+        {"code_fingerprint": "1" * 64},
+        {"metric": "top5_accuracy"},
+    ],
+)
+def test_other_data_or_code_is_another_fingerprint(facts):
+    assert key(facts=make_facts(**facts)) != key()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"recipe": {"batch_size": 64}},
+        {"recipe": {"loader_workers": 2}},
+        {"recipe": {"precision": "bf16"}},
+        {"cluster": {"processes_per_node": 2}},
+        {"probe": {"seconds": 10}},
+        {"constraints": {"max_local_batch": 64}},
+        {"constraints": {"memory": "1GiB"}},
+        {"mitigation": "none"},
+        {"seed": 1},
+        {"samples": 100},
+    ],
+)
+def test_another_measurement_is_another_fingerprint(changes):
+    assert key(make_job(changes)) != key()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"name": "other"}, {"cluster": {"price_per_node_hour": 3.0}}, {"objective": "time"}, {"target": {"value": 0.5}}],
+)
+def test_what_is_only_reckoned_with_keeps_the_fingerprint(changes):
+    assert key(make_job(changes)) == key()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"cores": 4}, {"memory_bytes": 16 * 2**30}, {"threads_per_process": 2}, {"versions": {"torch": "2.15.0"}}],
+)
+def test_another_machine_is_another_fingerprint(changes):
+    assert key(hardware=make_hardware(**changes)) != key()
+
+
+def test_a_little_less_memory_after_a_boot_is_the_same_machine():
+    assert make_hardware(memory_bytes=8 * 2**30 - 10**7).fingerprint == make_hardware().fingerprint
+
+
+def test_a_kept_profile_is_found_and_a_damaged_one_is_not():
+    profile = make_profile()
+    assert cached_profile(profile.fingerprint) is None
+    path = keep_profile(profile)
+    assert cached_profile(profile.fingerprint) == profile
+    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 0'))
+    assert cached_profile(profile.fingerprint) is None
+
+
+def test_second_job_waits_for_the_first_and_says_so():
+    said, inside = [], threading.Event()
+    first = FileLock(lock_path())
+    first.acquire()
+
+    def second():
+        with device_lock(said.append):
+            inside.set()
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    assert not inside.wait(0.3)
+    first.release()
+    assert inside.wait(5)
+    thread.join()
+    assert [event.level for event in said] == ["info"]
+    assert "waiting" in said[0].message
+
+
+def test_a_free_device_is_taken_at_once_whatever_the_home(monkeypatch, tmp_path):
+    path = lock_path()
+    monkeypatch.setenv("TULA_HOME", str(tmp_path / "other"))
+    assert lock_path() == path
+    with device_lock(silent):
+        assert not FileLock(path, thread_local=False).is_locked
