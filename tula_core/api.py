@@ -117,15 +117,15 @@ def train(
     attempt = Attempt(plan=plan, row=chosen, job_id=folder.job_id, number=number, folder=folder.path, resume=resume)
     attempt.task_folder.mkdir(parents=True)
     tracker = _tracker(plan, folder)
-    tracking.open_attempt(folder.path, plan, folder.job_id, number)
+    tracking.open_attempt(folder.path, plan, folder.job_id, number, chosen)
     tracker.start(plan, chosen, number)
     points = _PointLog(tracker)
     outcome, error = run_attempt(attempt, listener, points)
     points.flush()
     save(outcome, folder.path / "outcome.json")
-    tracking.close_attempt(folder.path, number, outcome.status)
     listener(Event(stage="track", message="recording the outcome", fraction=0.0))
     tracker.finish(outcome)
+    tracking.close_attempt(folder.path, number, outcome.status)
     listener(Event(stage="track", message="recorded", fraction=1.0))
     if error is not None:
         raise error
