@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tula_core.errors import InfeasibleError, InputError
+from tula_core.engine.device_lock import device_lock
+from tula_core.errors import InfeasibleError, InputError, RunError
 from tula_core.home import state_folder
 from tula_core.job import Job
 from tula_core.progress import Event, Listener, silent
@@ -15,7 +16,7 @@ from tula_core.records import Outcome, Plan, Profile, save
 if TYPE_CHECKING:
     from tula_core.history import RetrainReport
     from tula_core.tracking import Tracker
-    from tula_core.training.folders import RunFolder
+    from tula_core.training.run import Attempt
 
 _LOG_EVERY_S = 10.0
 
@@ -104,7 +105,7 @@ def train(
     """
     from tula_core import tracking
     from tula_core.training.folders import create_run, unfinished_run
-    from tula_core.training.run import Attempt, run_attempt
+    from tula_core.training.run import Attempt
 
     tracking.close_dead_runs()
     newest = resume and job_id is None
@@ -115,21 +116,38 @@ def train(
     resume = resume and (folder.path / "checkpoint.pt").exists()
     number = folder.attempts + 1
     attempt = Attempt(plan=plan, row=chosen, job_id=folder.job_id, number=number, folder=folder.path, resume=resume)
-    attempt.task_folder.mkdir(parents=True)
-    tracker = _tracker(plan, folder)
-    tracking.open_attempt(folder.path, plan, folder.job_id, number, chosen)
-    tracker.start(plan, chosen, number)
-    points = _PointLog(tracker)
-    outcome, error = run_attempt(attempt, listener, points)
-    points.flush()
-    save(outcome, folder.path / "outcome.json")
-    listener(Event(stage="track", message="recording the outcome", fraction=0.0))
-    tracker.finish(outcome)
-    tracking.close_attempt(folder.path, number, outcome.status)
-    listener(Event(stage="track", message="recorded", fraction=1.0))
+    try:
+        attempt.task_folder.mkdir(parents=True)
+        with device_lock("train", listener):
+            outcome, error = _attempt(attempt, listener)
+    except OSError as fault:
+        raise RunError(
+            f"run folder: {str(folder.path)!r} cannot be written ({fault.strerror or fault}). "
+            "Free disk space or set TULA_HOME to a larger disk, then go on with --resume."
+        ) from fault
     if error is not None:
         raise error
     return outcome
+
+
+def _attempt(attempt: Attempt, listener: Listener) -> tuple[Outcome, BaseException | None]:
+    """Train, and record the forecast before and the outcome after."""
+    from tula_core import tracking
+    from tula_core.training.run import run_attempt
+
+    plan, folder, number = attempt.plan, attempt.folder, attempt.number
+    tracker = _tracker(plan, attempt.job_id)
+    tracking.open_attempt(folder, plan, attempt.job_id, number, attempt.row)
+    tracker.start(plan, attempt.row, number)
+    points = _PointLog(tracker)
+    outcome, error = run_attempt(attempt, listener, points)
+    points.flush()
+    save(outcome, folder / "outcome.json")
+    listener(Event(stage="track", message="recording the outcome", fraction=0.0))
+    tracker.finish(outcome)
+    tracking.close_attempt(folder, number, outcome.status)
+    listener(Event(stage="track", message="recorded", fraction=1.0))
+    return outcome, error
 
 
 def resume_plan(job: Job) -> tuple[Plan, str]:
@@ -171,12 +189,12 @@ def _row_number(plan: Plan, row: int | None) -> int:
     return row
 
 
-def _tracker(plan: Plan, folder: RunFolder) -> Tracker:
+def _tracker(plan: Plan, job_id: str) -> Tracker:
     from tula_core import tracking
 
     return tracking.Tracker(
         plan.job.title,
-        folder.job_id,
+        job_id,
         plan.job.digest,
         str(plan.facts.get("workload", plan.job.title)),
         str(plan.hardware["fingerprint"]),

@@ -9,9 +9,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from tula_core.engine.device_lock import device_lock
 from tula_core.errors import TulaError
 from tula_core.job import Job
-from tula_core.profiling.cache import cached_profile, device_lock, fingerprint, keep_profile
+from tula_core.profiling.cache import cached_profile, fingerprint, keep_profile
 from tula_core.profiling.describe import complete, describe
 from tula_core.profiling.measure import measure
 from tula_core.progress import Event, Listener, silent
@@ -39,7 +40,7 @@ def profile(job: Job, *, reprofile: bool = False, listener: Listener = silent) -
     key = fingerprint(resolved, facts, hardware)
     found = None if reprofile else cached_profile(key)
     if found is None:
-        with device_lock(listener):
+        with device_lock("profile", listener):
             # Another job may have measured the very same while this one waited.
             found = None if reprofile else cached_profile(key)
             if found is None:

@@ -1,22 +1,14 @@
-"""Profiles kept under fingerprints of all they depend on, and a lock so that two jobs do not disturb each other."""
+"""Profiles kept under fingerprints of all they depend on."""
 
 from __future__ import annotations
 
-import contextlib
-import getpass
 import hashlib
 import json
-import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from tula_core.errors import InputError
 from tula_core.home import state_folder
 from tula_core.job import Job
-from tula_core.progress import Event, Listener
 from tula_core.records import Hardware, Profile, WorkloadFacts, load, save
 
 _POLL_S = 0.1
@@ -64,28 +56,6 @@ def keep_profile(profile: Profile) -> Path:
     path = _path(profile.fingerprint)
     save(profile, path)
     return path
-
-
-def lock_path() -> Path:
-    """Return the lock of this machine's device for this user, the same whatever ``TULA_HOME`` is."""
-    user = str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()
-    return Path(tempfile.gettempdir()) / f"tula-{user}-device.lock"
-
-
-@contextlib.contextmanager
-def device_lock(listener: Listener) -> Iterator[None]:
-    """Hold the device; while another job measures on it, say so and wait."""
-    lock = FileLock(lock_path())
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        message = f"waiting for another job that measures on this machine (lock {lock_path()})"
-        listener(Event(stage="profile", message=message, level="info"))
-        lock.acquire(poll_interval=_POLL_S)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _path(key: str) -> Path:
