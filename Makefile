@@ -63,7 +63,7 @@ contracts: setup-dev
 # A wheel is built, installed alone into an empty environment that borrows only the third-party packages of .venv (a path
 # in a .pth file does not bring the editable install along), and tried from a folder where there is no source.
 wheel: setup-dev
-	@rm -rf build/lib build/wheel build/wheel-venv
+	@rm -rf build/lib build/wheel build/wheel-venv && mkdir -p build
 	$(BIN)/python -m build --wheel --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
 	$(BIN)/python -m venv --without-pip build/wheel-venv
 	$(BIN)/python -m pip --quiet --disable-pip-version-check --python build/wheel-venv/bin/python install --no-deps build/wheel/*.whl

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-CACHES = ("cache", "profiles", "plans", "studies", "errors")
+CACHES = ("cache/profiles", "profiles", "plans", "studies", "errors")
 KEPT_OF_RUNS = ("outcome.json", "attempt-*.json")
 SERVER_REST_S = 600.0  # Prefect's home is left alone while a server has written to it that recently
 

@@ -10,6 +10,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from rich.table import Column
 
 from flows import show, units
 from tula_core.progress import Event
@@ -18,8 +19,8 @@ from tula_core.records import Plan, save
 LINE_EVERY_S = 5.0
 
 _FIGURES: dict[str, Callable[[float], str]] = {
-    "loss": lambda value: f"loss {value:.4f}",
-    "metric": lambda value: f"metric {value:.4f}",
+    "loss": lambda value: f"loss {units.number(value)}",
+    "metric": lambda value: f"metric {units.number(value)}",
     "images_per_s": lambda value: f"{units.number(value)} images/s",
     "seconds_left": lambda value: f"{units.duration(value)} left",
 }
@@ -72,15 +73,18 @@ class Screen:
         self._tasks.clear()
 
     def event(self, event: Event) -> None:
-        """Show an event of a stage."""
-        if event.level != "progress":
+        """Show an event of a stage; what is more than progress stays, above the bars or as the end of one."""
+        if event.level == "warning" or (event.level == "info" and not self._ends_bar(event)):
             mark = "warning: " if event.level == "warning" else ""
             console = self._bars.console if self._bars is not None else self._remarks
-            console.print(f"{mark}{event.message}", style="yellow" if mark else None)
+            console.print(f"{mark}{event.message}", style="yellow" if mark else None, soft_wrap=not console.is_terminal)
         elif self._remarks.is_terminal:
             self._draw(event)
         else:
             self._write(event)
+
+    def _ends_bar(self, event: Event) -> bool:
+        return event.fraction is not None and event.fraction >= 1
 
     def say(self, message: str) -> None:
         """Say something that is no stage's event."""
@@ -104,13 +108,10 @@ class Screen:
 
     def _draw(self, event: Event) -> None:
         if self._bars is None:
-            columns = (
-                TextColumn("{task.fields[stage]:<9}"),
-                BarColumn(bar_width=20),
-                TaskProgressColumn(),
-                TextColumn("{task.description}"),
-            )
-            self._bars = Progress(*columns, console=self._remarks, refresh_per_second=8)
+            # The message may take a second line: cut short it would hide figures.
+            message = TextColumn("{task.description}", table_column=Column(ratio=1, overflow="fold"))
+            columns = (TextColumn("{task.fields[stage]:<8}"), BarColumn(bar_width=10), TaskProgressColumn(), message)
+            self._bars = Progress(*columns, console=self._remarks, refresh_per_second=8, expand=True)
             self._bars.start()
         if event.stage not in self._tasks:
             self._tasks[event.stage] = self._bars.add_task("", total=None, stage=event.stage)

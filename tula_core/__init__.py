@@ -13,13 +13,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tula_core.version import __version__
+
 if TYPE_CHECKING:
     from tula_core.api import history, plan, profile, retrain, train
     from tula_core.errors import InfeasibleError, InputError, RunError, StoppedError, TulaError
     from tula_core.job import Job
     from tula_core.records import Outcome, Plan, Profile
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "tula_core.api": ("history", "plan", "profile", "retrain", "train"),
@@ -39,6 +39,7 @@ __all__ = [
     "RunError",
     "StoppedError",
     "TulaError",
+    "__version__",
     "history",
     "plan",
     "profile",

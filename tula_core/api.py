@@ -117,15 +117,15 @@ def train(
     attempt = Attempt(plan=plan, row=chosen, job_id=folder.job_id, number=number, folder=folder.path, resume=resume)
     attempt.task_folder.mkdir(parents=True)
     tracker = _tracker(plan, folder)
-    tracking.open_attempt(folder.path, plan, folder.job_id, number)
+    tracking.open_attempt(folder.path, plan, folder.job_id, number, chosen)
     tracker.start(plan, chosen, number)
     points = _PointLog(tracker)
     outcome, error = run_attempt(attempt, listener, points)
     points.flush()
     save(outcome, folder.path / "outcome.json")
-    tracking.close_attempt(folder.path, number, outcome.status)
     listener(Event(stage="track", message="recording the outcome", fraction=0.0))
     tracker.finish(outcome)
+    tracking.close_attempt(folder.path, number, outcome.status)
     listener(Event(stage="track", message="recorded", fraction=1.0))
     if error is not None:
         raise error
@@ -142,16 +142,20 @@ def resume_plan(job: Job) -> tuple[Plan, str]:
 
 def history() -> list[Outcome]:
     """Return every outcome on record, oldest first."""
-    from tula_core.history import outcomes
+    from tula_core.history import sync
 
-    return outcomes()
+    return sync()
 
 
 def retrain(*, listener: Listener = silent) -> RetrainReport:
     """Fit corrections from all outcomes, check them on jobs left out, promote them if they are better."""
-    from tula_core.history import retrain_from_history
+    from tula_core import tracking
+    from tula_core.history import adopt, sync
+    from tula_core.history import retrain as fit_and_check
 
-    return retrain_from_history(listener=listener)
+    tracking.sync_champion()
+    report = fit_and_check(sync(listener=listener), tracking.champion())
+    return adopt(report, listener=listener)
 
 
 def _row_number(plan: Plan, row: int | None) -> int:

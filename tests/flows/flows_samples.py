@@ -152,6 +152,7 @@ def profile() -> Profile:
     )
     return Profile(
         schema_version=1,
+        job=plan().job.to_dict(),
         fingerprint="abcdef0123456789",
         facts=facts,
         hardware=Hardware(**HARDWARE),

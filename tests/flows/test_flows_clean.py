@@ -40,8 +40,8 @@ def state(home: Path) -> Path:
     write(home / "runs/old/checkpoint.pt", age_days=90, size=5000)
     write(home / "runs/old/outcome.json", age_days=90)
     write(home / "runs/new/checkpoint.pt", age_days=2, size=7000)
-    write(home / "cache/old.json", age_days=90)
-    write(home / "cache/new.json", age_days=2)
+    write(home / "cache/profiles/old.json", age_days=90)
+    write(home / "cache/profiles/new.json", age_days=2)
     write(home / "prefect/storage/abc", age_days=90)
     return home
 
@@ -51,7 +51,7 @@ def names(home: Path, **limits: float) -> set[str]:
 
 
 def test_by_age(state: Path) -> None:
-    assert names(state, older_than_s=30 * DAY_S) == {"runs/old", "cache/old.json", "prefect/storage/abc"}
+    assert names(state, older_than_s=30 * DAY_S) == {"runs/old", "cache/profiles/old.json", "prefect/storage/abc"}
 
 
 def test_by_size_the_oldest_go_first(state: Path) -> None:
@@ -72,7 +72,7 @@ def test_only_said_without_yes_and_done_with_it(state: Path) -> None:
     assert {path for path in state.rglob("*") if path.is_file()} == before
     assert tula("clean", "--yes").exit_code == 0
     gone = before - {path for path in state.rglob("*") if path.is_file()}
-    assert gone == {state / "runs/old/checkpoint.pt", state / "cache/old.json", state / "prefect/storage/abc"}
+    assert gone == {state / "runs/old/checkpoint.pt", state / "cache/profiles/old.json", state / "prefect/storage/abc"}
     assert "Nothing to free." in tula("clean").stdout
 
 

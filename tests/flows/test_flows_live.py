@@ -27,7 +27,7 @@ def training(fraction: float, **data: float) -> Event:
 
 def test_training_figures_in_one_line() -> None:
     shown = line(training(0.5, loss=0.31, metric=0.912, seconds_left=75.0), "accuracy")
-    assert shown == "loss 0.3100, accuracy 0.9120, 5,210 images/s, 75.0 s left"
+    assert shown == "loss 0.310, accuracy 0.912, 5,210 images/s, 75.0 s left"
 
 
 def test_unknown_figures_are_left_out() -> None:
@@ -62,6 +62,26 @@ def test_a_terminal_gets_a_bar_for_each_stage() -> None:
     assert "profile" in err.getvalue()
     assert "search" in err.getvalue()
     assert "100%" in err.getvalue()
+
+
+def test_a_bar_at_80_columns_hides_no_figure() -> None:
+    shown, _, err = screen(terminal=True)
+    with shown:
+        shown.event(training(0.5, loss=0.31, metric=0.912, seconds_left=7500.0))
+    text = " ".join(err.getvalue().split())
+    for figure in ("loss 0.310", "metric 0.912", "5,210 images/s", "2.08 h left", "50%"):
+        assert figure in text
+    assert "…" not in text
+
+
+def test_the_last_word_of_a_stage_stays_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for terminal in (False, True):
+        shown, _, err = screen(terminal=terminal)
+        with shown:
+            shown.event(Event(stage="profile", message="working", fraction=0.5))
+            shown.event(Event(stage="profile", message="measured in 20 s", fraction=1.0, level="info"))
+        assert "measured in 20 s" in err.getvalue()
+        assert "100" in err.getvalue()
 
 
 def test_the_plan_goes_to_stdout_and_to_its_file(tmp_path: Path, core: FakeCore) -> None:

@@ -202,7 +202,7 @@ def write(process):
         job_id = f"p{process}-{number}"
         tracker = Tracker("small", job_id, "abcd", "digits-cnn", "cpu-abc", "v1")
         for report in (tracker.start(plan, plan.table[0], 1), tracker.finish(make_outcome(job_id))):
-            assert report.problem is None, report
+            assert not report.rejected, report  # an operation may wait for its turn
 
 for process in range(8):
     if os.fork() == 0:

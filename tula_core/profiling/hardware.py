@@ -15,9 +15,9 @@ from pathlib import Path
 
 import psutil
 
-import tula_core
 from tula_core.job import Cluster
 from tula_core.records import Hardware
+from tula_core.version import __version__
 
 _PACKAGES = ("torch", "torchvision", "numpy")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -101,7 +101,7 @@ def with_fingerprint(hardware: Hardware, processor: str) -> Hardware:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that timing depends on."""
-    found = {"python": platform.python_version(), "tula": tula_core.__version__}
+    found = {"python": platform.python_version(), "tula": __version__}
     for name in _PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

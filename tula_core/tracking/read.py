@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tula_core.errors import InputError
+from tula_core.errors import InputError, RunError
 from tula_core.records import Outcome, from_json
 from tula_core.tracking import keys, spool, store
 
@@ -45,18 +45,34 @@ def recorded_outcomes(
         Runs to leave out: their ids with the time at which the caller's copy was recorded.
     skip
         Called with a run's id and a reason for an outcome that cannot be read.
+
+    Raises
+    ------
+    RunError
+        The store cannot be reached, or fails half-way.
     """
-    client = store.client()
-    for run in _attempts(client, since_s):
-        run_id, at_s = run.info.run_id, run.data.metrics[keys.RECORDED_AT]
-        if known is not None and known.get(run_id) == at_s:
-            continue
-        try:
-            outcome = from_json(Outcome, artifact(client, run_id, keys.OUTCOME_FILE), source=f"MLflow run {run_id}")
-        except InputError as error:
-            skip(run_id, str(error))
-            continue
-        yield Recorded(run_id=run_id, recorded_at_s=at_s, outcome=outcome)
+    uri = store.tracking_uri()
+    if store.is_missing(uri):
+        return
+    if not store.reachable(uri):
+        raise RunError(f"MLflow at {store.shown_uri(uri)} cannot be reached. Start the server or mend the address.")
+    client = store.client(uri)
+    from mlflow.exceptions import MlflowException
+
+    try:
+        for run in _attempts(client, since_s):
+            run_id, at_s = run.info.run_id, run.data.metrics[keys.RECORDED_AT]
+            if known is not None and known.get(run_id) == at_s:
+                continue
+            try:
+                text = artifact(client, run_id, keys.OUTCOME_FILE)
+                outcome = from_json(Outcome, text, source=f"MLflow run {run_id}")
+            except InputError as error:
+                skip(run_id, str(error))
+                continue
+            yield Recorded(run_id=run_id, recorded_at_s=at_s, outcome=outcome)
+    except MlflowException as error:
+        raise RunError(f"MLflow at {store.shown_uri(uri)} failed while it was read ({error}). Try again.") from error
 
 
 def pending_outcomes() -> Iterator[Outcome]:

@@ -54,6 +54,8 @@ def sync_champion() -> Corrections:
 
     A registry without a champion leaves the built-in predictor.
     """
+    if store.is_missing(store.tracking_uri()):
+        return champion()
     try:
         with _registry() as client:
             version = _alias(client, keys.CHAMPION)

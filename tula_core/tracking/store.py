@@ -76,6 +76,12 @@ def database_path(uri: str) -> Path | None:
     return Path(uri.removeprefix("sqlite:").removeprefix("///").partition("?")[0]).absolute()
 
 
+def is_missing(uri: str) -> bool:
+    """Return whether the store is a database that nothing was written to yet; asking it would only create it."""
+    path = database_path(uri)
+    return path is not None and not path.exists()
+
+
 def shown_uri(uri: str) -> str:
     """Return the address without a user name and password, fit for a message or a file."""
     parts = urllib.parse.urlsplit(uri)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from tula_core.engine.assemble import Trainee, assemble
 from tula_core.engine.batches import BatchStream, Layout, Step, size_of
@@ -17,7 +20,7 @@ from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
 from tula_core.engine.loop import run_step
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
-from tula_core.errors import DivergedError, StoppedError
+from tula_core.errors import DivergedError, RunError, StoppedError
 from tula_core.job import Job, Target
 from tula_core.mitigations.learning_rate import LearningRate
 from tula_core.records import CurvePoint
@@ -25,6 +28,8 @@ from tula_core.seeding import derive_seed
 from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict
 from tula_core.workloads import Workload
 from tula_core.workloads.load import load_workload
+
+_LOCK_WAIT_S = 30.0
 
 
 @dataclass(slots=True)
@@ -236,6 +241,33 @@ def run_in_worker(context: WorkerContext, payload: dict[str, Any]) -> dict[str, 
     ``payload``: ``job`` (resolved), ``local_batch``, ``accumulation``, ``mitigation``, ``checkpoint``
     (path), ``resume``.
     """
-    run = Run(context, payload)
-    run.begin(payload["resume"])
-    return run.go()
+    with _sole_writer(context, Path(payload["checkpoint"])):
+        run = Run(context, payload)
+        run.begin(payload["resume"])
+        return run.go()
+
+
+@contextlib.contextmanager
+def _sole_writer(context: WorkerContext, checkpoint: Path) -> Iterator[None]:
+    """Hold the checkpoint's lock on rank 0; all processes go on when it is held.
+
+    Workers whose parent was killed still write a last checkpoint: a resumed run waits for them, and two attempts at
+    one run never train side by side.
+    """
+    lock = FileLock(checkpoint.with_suffix(".lock"))
+    held = 1.0
+    if context.rank == 0:
+        try:
+            lock.acquire(timeout=_LOCK_WAIT_S)
+        except Timeout:
+            held = 0.0
+    try:
+        if not context.broadcast(held):
+            raise RunError(
+                f"training: another process still trains into {str(checkpoint.parent)!r} after {_LOCK_WAIT_S:.0f} s. "
+                "Wait for it or end it, then resume."
+            )
+        yield
+    finally:
+        if context.rank == 0:
+            lock.release()

@@ -1,0 +1,66 @@
+"""Outcomes made by hand: what was forecast, and by which factor the truth differed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tula_core.records import QUANTITIES, Outcome
+from tula_core.records.corrections import BUILTIN
+
+PREDICTED = {
+    "step_time_s": 0.02,
+    "time_to_train_s": 100.0,
+    "memory_bytes": 5e8,
+    "epochs": 4.0,
+    "accuracy": 0.9,
+}
+
+
+def make_outcome(job_id: str = "job-1", *, factors: dict[str, float] | None = None, **changes: Any) -> Outcome:
+    unknown: dict[str, float | None] = dict.fromkeys(QUANTITIES)
+    predicted = {**PREDICTED, **changes.pop("predicted", {})}
+    truth = {name: value * (factors or {}).get(name, 1.0) for name, value in PREDICTED.items()}
+    fields: dict[str, Any] = {
+        "schema_version": 1,
+        "job_id": job_id,
+        "job_hash": "abcd",
+        "job_name": "small",
+        "workload": "digits-cnn",
+        "hardware": "cpu-abc",
+        "predictor": BUILTIN.label,
+        "attempt": 1,
+        "status": "FINISHED",
+        "failure": None,
+        "nodes": 1,
+        "processes_per_node": 2,
+        "local_batch": 32,
+        "accumulation": 1,
+        "mitigation": (),
+        "learning_rate": 0.05,
+        "learning_rate_reductions": 0,
+        "target_reached": True,
+        "predicted": {**unknown, **predicted},
+        "predicted_low": {**unknown, **{name: 0.8 * value for name, value in predicted.items()}},
+        "predicted_high": {**unknown, **{name: 1.2 * value for name, value in predicted.items()}},
+        "actual": {**unknown, **truth},
+        "curve": (),
+        "run_folder": "/nowhere",
+        "finished_at": "2026-03-01T10:00:00+00:00",
+    }
+    return Outcome(**{**fields, **changes})
+
+
+def make_history(
+    *factors: float, workloads: tuple[str, ...] = ("a", "b", "c"), repeat: int = 3, **changes: Any
+) -> list[Outcome]:
+    """Return ``repeat`` outcomes per workload whose step and training time are off by that workload's factor."""
+    return [
+        make_outcome(
+            f"{workload}-{number}",
+            workload=workload,
+            factors={name: factor * (1 + 0.01 * number) for name in ("step_time_s", "time_to_train_s")},
+            **changes,
+        )
+        for workload, factor in zip(workloads, factors, strict=True)
+        for number in range(repeat)
+    ]

@@ -1,0 +1,70 @@
+"""What an outcome says about the uncorrected forecast: ln(actual / predicted), by quantity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tula_core.records import Corrections, Outcome
+
+QUANTITIES = ("step_time_s", "time_to_train_s", "epochs", "accuracy", "memory_bytes")
+"""The quantities whose forecast is corrected; the others follow from them."""
+
+Lookup = Callable[[str], Corrections | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """The log ratios by quantity and workload, and how many outcomes gave none and why."""
+
+    log_ratios: dict[str, dict[str, tuple[float, ...]]]  # by quantity, then by workload
+    outcomes: int
+    failed: int
+    unattributed: int  # made by a version whose corrections cannot be had
+
+    @property
+    def jobs(self) -> list[str]:
+        """The kinds of job, that is the workloads, that gave evidence, sorted."""
+        return sorted({job for by_job in self.log_ratios.values() for job in by_job})
+
+
+def gather(outcomes: Iterable[Outcome], lookup: Lookup) -> Evidence:
+    """Return the evidence in outcomes, with the corrections of the version that made each forecast undone.
+
+    A plan's forecast is the model's, multiplied by exp(bias of its version); so
+    ln(actual / uncorrected) = ln(actual / predicted) + bias. Without this step a promoted correction would be learnt
+    away again by the outcomes that it made right.
+
+    Failed and killed runs are counted and give no ratio: what they took is a lower bound of what they would have taken.
+    A run of several attempts gives none for its training time, which holds what the lost attempts took.
+    """
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in QUANTITIES}
+    used = failed = unattributed = 0
+    for outcome in sorted(outcomes, key=lambda one: one.job_id):  # so that sums do not depend on the order given
+        if outcome.status != "FINISHED":
+            failed += 1
+            continue
+        version = lookup(outcome.predictor)
+        if version is None:
+            unattributed += 1
+            continue
+        ratios = {name: _log_ratio(outcome, name, version) for name in QUANTITIES}
+        known = {name: ratio for name, ratio in ratios.items() if ratio is not None}
+        used += bool(known)
+        for name, ratio in known.items():
+            found[name].setdefault(outcome.workload, []).append(ratio)
+    frozen = {name: {job: tuple(ratios) for job, ratios in by_job.items()} for name, by_job in found.items()}
+    return Evidence(log_ratios=frozen, outcomes=used, failed=failed, unattributed=unattributed)
+
+
+def _log_ratio(outcome: Outcome, name: str, version: Corrections) -> float | None:
+    if name == "time_to_train_s" and outcome.attempt > 1:
+        return None
+    if name == "epochs" and outcome.target_reached is None:
+        return None  # the epochs were given, not forecast
+    predicted, actual = outcome.predicted.get(name), outcome.actual.get(name)
+    if predicted is None or actual is None or predicted <= 0 or actual <= 0:
+        return None
+    correction = version.by_quantity.get(name)
+    return math.log(actual / predicted) + (0.0 if correction is None else correction.log_bias)
