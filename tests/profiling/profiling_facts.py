@@ -46,7 +46,7 @@ def make_job(changes=None):
     data = {
         "workload": "profiling_workloads:tiny",
         "recipe": {"learning_rate": 0.1, "batch_size": 32, "epochs": 8},
-        "probe": {"seconds": 60},
+        "probe": {"seconds": 120},
     }
     for key, value in (changes or {}).items():
         data[key] = {**data[key], **value} if isinstance(data.get(key), dict) else value

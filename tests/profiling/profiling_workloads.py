@@ -100,3 +100,7 @@ def slow():
             return super().forward(inputs)
 
     return workload(Slow)
+
+
+def dies_while_loading():
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -6,7 +6,8 @@ from filelock import FileLock
 from profiling_facts import make_facts, make_hardware, make_job
 
 from tests.factories import make_profile
-from tula_core.profiling.cache import cached_profile, device_lock, fingerprint, keep_profile, lock_path
+from tula_core.engine.device_lock import device_lock, lock_path
+from tula_core.profiling.cache import cached_profile, fingerprint, keep_profile
 from tula_core.progress import silent
 
 
@@ -89,7 +90,7 @@ def test_second_job_waits_for_the_first_and_says_so():
     first.acquire()
 
     def second():
-        with device_lock(said.append):
+        with device_lock("profile", said.append):
             inside.set()
 
     thread = threading.Thread(target=second)
@@ -106,5 +107,5 @@ def test_a_free_device_is_taken_at_once_whatever_the_home(monkeypatch, tmp_path)
     path = lock_path()
     monkeypatch.setenv("TULA_HOME", str(tmp_path / "other"))
     assert lock_path() == path
-    with device_lock(silent):
+    with device_lock("profile", silent):
         assert not FileLock(path, thread_local=False).is_locked

