@@ -34,6 +34,8 @@ def scale(quantity: str, value: float, *, share: bool = True) -> tuple[float, st
         Whether the quantity ``accuracy`` is a share, shown as per cent; other metrics are shown as they are.
     """
     if quantity.endswith("_s"):
+        if value == 0:
+            return 1.0, "s"
         return next(((size, name) for size, name, least in _TIMES if value >= least * size), (1e-3, "ms"))
     if quantity == "node_hours":
         size, name = scale("time_s", value * 3600)

@@ -30,6 +30,7 @@ def test_examples_in_the_docs() -> None:
         ("accuracy", 0.9, "90.0 %"),
         ("accuracy", None, "-"),
         ("cost_usd", 0.0, "$0"),
+        ("time_to_train_s", 0.0, "0 s"),
     ],
 )
 def test_units_are_those_people_use(quantity: str, value: float | None, shown: str) -> None:
