@@ -71,7 +71,10 @@ wheel: setup-dev
 	@mv build/borrowed.pth "$$(build/wheel-venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
 	@TULA=$$PWD/build/wheel-venv && cd "$$(mktemp -d)" && \
 	    $$TULA/bin/python -c 'import flows.cli, tula_core; assert "wheel-venv" in tula_core.__file__, tula_core.__file__' && \
-	    $$TULA/bin/tula --help >/dev/null && $$TULA/bin/tula list >/dev/null && echo "The wheel works on its own."
+	    $$TULA/bin/tula --help >/dev/null && $$TULA/bin/tula list >/dev/null && \
+	    cp $(CURDIR)/deployments/examples/* . && \
+	    TULA_HOME=$$PWD/home $$TULA/bin/tula plan job.yaml --set probe.seconds=8 --out plan.json >plan.txt 2>&1 || { cat plan.txt; exit 1; }
+	@echo "The wheel works on its own, with a workload of one's own beside it."
 
 pytest: setup-dev
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
