@@ -148,7 +148,7 @@ def test_a_result_of_another_type_is_named(write):
         ({"metric": "mse", "target": {"metric": "mse", "value": -1}}, "mse is at least 0"),
         ({"metric": "acc"}, "metric: 'acc' is unknown"),
         ({"loss": "hinge"}, "loss: 'hinge' is unknown"),
-        ({"samples": 2000}, "samples: 2000 is more than the 1437"),
+        ({"samples": 2000}, "samples: 2000 is more than the 1438"),
     ],
 )
 def test_fields_that_do_not_fit_are_refused(job, expected):
@@ -165,7 +165,7 @@ def test_loss_and_metric_of_the_job_go_first():
 def test_samples_cut_a_built_in_set():
     workload = load_workload(Job(workload="digits-cnn", samples=100, seed=1))
     assert len(workload.train_set()) == 100
-    assert len(workload.eval_set()) == 360
+    assert len(workload.eval_set()) == 359
     assert workload.train_set() is workload.train_set()
 
 

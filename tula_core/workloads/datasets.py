@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import pickle
 import zlib
 from collections.abc import Callable, Iterable
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from tula_core.errors import InputError
@@ -32,25 +33,39 @@ CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog
 def digits(train: bool) -> InMemoryImages:
     """Return scikit-learn's digits, 8x8 grey images: four fifths of each class to train on, the rest to evaluate.
 
-    >>> len(digits(True)), len(digits(False))
-    (1437, 360)
-    """
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
+    Raises
+    ------
+    InputError
+        scikit-learn, whose package holds the file, is not installed.
 
-    bunch = load_digits()
-    parts = train_test_split(
-        bunch.images.astype(np.uint8), bunch.target, test_size=0.2, stratify=bunch.target, random_state=0
-    )
-    images, targets = (parts[0], parts[2]) if train else (parts[1], parts[3])
+    >>> len(digits(True)), len(digits(False))
+    (1438, 359)
+    """
+    table = _digits_table()
+    targets = table[:, -1].astype(np.int64)
+    held = np.concatenate([_fifth_of(np.flatnonzero(targets == digit), seed=digit) for digit in range(10)])
+    chosen = np.isin(np.arange(len(table)), held, invert=train)
     return InMemoryImages(
-        torch.from_numpy(images).unsqueeze(1),
-        torch.from_numpy(targets),
+        torch.from_numpy(table[chosen, :-1].astype(np.uint8).reshape(-1, 1, 8, 8)),
+        torch.from_numpy(targets[chosen]),
         classes=[str(digit) for digit in range(10)],
         mean=[0.3053],
         std=[0.3760],
         scale=16.0,
     )
+
+
+def _digits_table() -> NDArray[np.float64]:
+    # Read from the package's folder: importing scikit-learn for one small file costs each worker two seconds.
+    found = importlib.util.find_spec("sklearn")
+    if found is None or found.origin is None:
+        raise InputError("dataset: digits needs scikit-learn, which is not installed. Run: pip install scikit-learn")
+    path = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    return np.loadtxt(path, delimiter=",")
+
+
+def _fifth_of(indices: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    return np.random.default_rng(seed).permutation(indices)[: round(len(indices) / 5)]
 
 
 def fashion_mnist(train: bool) -> InMemoryImages:
@@ -120,7 +135,7 @@ def cifar10(train: bool) -> InMemoryImages:
     )
 
 
-def read_idx(path: Path) -> npt.NDArray[np.uint8]:
+def read_idx(path: Path) -> NDArray[np.uint8]:
     """Return the array in an IDX file of unsigned bytes, compressed or not.
 
     Raises
@@ -160,7 +175,7 @@ def _fashion_remedy(cause: str) -> str:
     )
 
 
-def _cifar_batch(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def _cifar_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     try:
         with path.open("rb") as file:
             content = _ArraysOnly(file, encoding="latin1").load()
