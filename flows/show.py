@@ -81,6 +81,10 @@ def print_plan(console: Console, plan: Plan, rows: Iterable[int]) -> None:
         console.print(Text(f"Choice: row {plan.choice_index}, {setting(plan.choice)}", style="bold"))
     console.print(Text(plan.reason))
     console.print(Text(f"Predictor: {plan.predictor}. {_probe(plan)}"))
+    if plan.assumptions:
+        console.print(Text("Assumed:"))
+    for assumption in plan.assumptions:
+        console.print(Text(f"- {assumption}"), style="dim")
 
 
 def _probe(plan: Plan) -> str:

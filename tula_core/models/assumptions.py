@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tula_core.job import Job, Target
+from tula_core.models.checkpoints import CHECKPOINT_EVERY_S
 from tula_core.models.communication import Links
 from tula_core.models.convergence_fit import LearningModel
 from tula_core.models.memory import MemoryModel
-from tula_core.models.totals import ASSUMED_START_UP_S, CHECKPOINT_EVERY_S
+from tula_core.models.totals import ASSUMED_START_UP_S
 from tula_core.records.profile import Profile
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from tula_core.models.checkpoints import CHECKPOINT_EVERY_S, CHECKPOINT_SHARE
 from tula_core.models.step_time import Shapes
 from tula_core.records.profile import Profile
 
@@ -47,18 +48,9 @@ def tail_shapes(train_samples: int, shapes: Shapes) -> tuple[Shapes, NDArray[np.
     return tail, np.asarray(left > 0)
 
 
-CHECKPOINT_EVERY_S = 5.0
-"""Training writes a checkpoint when this long has passed since the last one, or longer where writing is slow."""
-CHECKPOINT_SHARE = 0.05
-"""The most of its time that training gives to checkpoints."""
-
-
-def checkpoint_wait_s(checkpoint_s: Array) -> Array:
-    """Return the seconds from one checkpoint to the next, for checkpoints that take ``checkpoint_s`` each."""
-    return np.maximum(CHECKPOINT_EVERY_S, checkpoint_s / CHECKPOINT_SHARE)
-
-
-def time_to_train_s(once_s: Array, epochs: Array, epoch_s: Array, evaluation_s: Array, checkpoint_s: Array) -> Array:
+def time_to_train_s(
+    once_s: Array, epochs: Array, epoch_s: Array, evaluation_s: Array, checkpoint_s: Array | float
+) -> Array:
     """Return once + two checkpoints + epochs x (steps + evaluation) x (1 + share of checkpoints), launch to end.
 
     Parameters
@@ -72,7 +64,7 @@ def time_to_train_s(once_s: Array, epochs: Array, epoch_s: Array, evaluation_s: 
     evaluation_s, checkpoint_s
         One evaluation, one checkpoint; the first and the last checkpoint are always written.
     """
-    share = checkpoint_s / checkpoint_wait_s(checkpoint_s)
+    share = np.minimum(checkpoint_s / CHECKPOINT_EVERY_S, CHECKPOINT_SHARE)  # of `checkpoint_wait_s`
     return np.asarray(once_s + 2 * checkpoint_s + epochs * (epoch_s + evaluation_s) * (1 + share))
 
 

@@ -6,12 +6,11 @@ import math
 import time
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tula_core.engine.context import WorkerContext
-from tula_core.models.totals import checkpoint_wait_s
+from tula_core.models.checkpoints import checkpoint_wait_s
 
 WATCHED_STEPS = 20  # the first steps are each looked at: most divergences happen there
 CHECK_EVERY_S = 0.25
@@ -72,7 +71,7 @@ class Guard:
         """Agree with the other processes; all must call it after the same step."""
         now = time.perf_counter()
         elapsed = max(now - self._checked_at, 1e-9)
-        wait_s = float(checkpoint_wait_s(np.array(self._save_s)))
+        wait_s = checkpoint_wait_s(self._save_s)
         mine = [
             float(self._loss),
             float(self._samples),
