@@ -133,7 +133,9 @@ class Recorder:
             return found, False
         tags = {keys.JOB_ID: op["job_id"], keys.ROLE: "job", **self._tags(op, None)}
         tags[keys.ATTEMPT] = "0"  # so that the first operation of any attempt counts as newer
-        name = f"{op['job_name']} {op['job_id'][:8]}"
+        row = op.get("row")  # absent where the first that is heard of a run is its end
+        what = op["job_name"] if row is None else f"{row['nodes']}x{row['processes_per_node']} B={row['global_batch']}"
+        name = f"{what} {op['job_id'][-8:]}"
         return self.client.create_run(experiment, start_time=op["at_ms"], tags=tags, run_name=name), True
 
     def _child(self, op: Mapping[str, Any], parent_id: str, role: str, attempt: int) -> Run:
