@@ -115,6 +115,12 @@ def train(
     chosen = plan.table[_row_number(plan, row)]
     resume = resume and (folder.path / "checkpoint.pt").exists()
     number = folder.attempts + 1
+    if chosen.candidate.nodes > 1:
+        message = (
+            f"the {chosen.candidate.nodes} nodes are processes on this machine: what is recorded is not the speed of "
+            "a cluster"
+        )
+        listener(Event(stage="train", message=message, level="warning"))
     attempt = Attempt(plan=plan, row=chosen, job_id=folder.job_id, number=number, folder=folder.path, resume=resume)
     try:
         attempt.task_folder.mkdir(parents=True)

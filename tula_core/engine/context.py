@@ -17,8 +17,30 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tula_core.errors import InputError
+
 _PARENT_POLL_S = 0.5
 _ORPHAN_GRACE_S = 10.0
+
+
+def local_device() -> torch.device:
+    """Return this process's accelerator, or the CPU where the machine has none.
+
+    Raises
+    ------
+    InputError
+        There are accelerators, but fewer than processes on this machine: none is shared, none is left out silently.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    processes, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if processes > devices:
+        raise InputError(
+            f"cluster: {processes} processes on this machine need as many accelerators, it has {devices}. "
+            "Lower cluster.processes_per_node or cluster.nodes, or hide the accelerators (CUDA_VISIBLE_DEVICES=) "
+            "to use the CPU."
+        )
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
 class WorkerContext:
@@ -44,11 +66,8 @@ class WorkerContext:
         self.nodes = int(config["nodes"])
         self.processes_per_node = int(config["processes_per_node"])
         self.stop_signal: int | None = None
-        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        has_device = torch.cuda.is_available() and torch.cuda.device_count() >= local_processes
-        self.device = torch.device("cuda", local_rank) if has_device else torch.device("cpu")
-        if has_device:
+        self.device = local_device()
+        if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self._events = (folder / "events.jsonl").open("a") if self.rank == 0 else None
         self._listen_to_signals()
