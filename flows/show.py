@@ -266,8 +266,8 @@ def print_retrain(console: Console, report: Any) -> None:
         for name in (name for name in QUANTITIES if name in champion or name in challenger):
             table.add_row(LABELS[name], *(_log_error(side.get(name)) for side in (champion, challenger)))
         console.print(table)
-    console.print(Text("Promoted." if report.promoted else "Not promoted.", style="bold"))
-    console.print(Text(str(report.reason)))
+    reason = str(report.reason)
+    console.print(Text(reason[:1].upper() + reason[1:] + ".", style="bold" if report.promoted else ""))
 
 
 def _log_error(value: float | None) -> str:

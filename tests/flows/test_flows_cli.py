@@ -227,7 +227,7 @@ def test_history_without_runs_says_how_to_begin(core: FakeCore) -> None:
 def test_not_promoted_is_done_too(core: FakeCore) -> None:
     answer = tula("retrain")
     assert answer.exit_code == 0
-    assert "Not promoted." in answer.stdout
+    assert "Not promoted: " in answer.stdout
     assert "One job is not enough" in answer.stdout
 
 
