@@ -19,7 +19,7 @@ def history(
     from flows.ledger import to_csv
     from tula_core import api
 
-    outcomes = api.history()
+    outcomes = api.outcomes()
     if out is not None:
         from tula_core.home import write_atomic
 

@@ -164,7 +164,7 @@ def resume_plan(job: Job) -> tuple[Plan, str]:
     return folder.plan, folder.job_id
 
 
-def history() -> list[Outcome]:
+def outcomes() -> list[Outcome]:
     """Return every outcome on record, oldest first."""
     from tula_core.history import sync
 

@@ -218,7 +218,7 @@ def test_history_as_table_and_as_csv(core: FakeCore) -> None:
 
 
 def test_history_without_runs_says_how_to_begin(core: FakeCore) -> None:
-    core.outcomes = []
+    core.on_record = []
     answer = tula("history")
     assert answer.exit_code == 0
     assert "tula run digits-cnn" in answer.stdout
@@ -264,7 +264,7 @@ def test_a_reader_that_goes_away_is_no_failure(tmp_path: Path) -> None:
     code = """
 from tula_core import api
 import flows_samples as samples
-api.history = lambda: [samples.outcome()] * 3000
+api.outcomes = lambda: [samples.outcome()] * 3000
 from flows.cli import main
 main()
 """
