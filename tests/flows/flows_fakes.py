@@ -51,7 +51,7 @@ class FakeCore:
     def retrain(self, *, listener: Any) -> Any:
         return SimpleNamespace(
             promoted=False,
-            reason="One job is not enough to check on jobs left out.",
+            reason="not promoted: one job is not enough to check on jobs left out",
             champion_error={"step_time_s": 0.1},
             challenger_error={"step_time_s": 0.05},
         )

@@ -228,7 +228,7 @@ def test_not_promoted_is_done_too(core: FakeCore) -> None:
     answer = tula("retrain")
     assert answer.exit_code == 0
     assert "Not promoted: " in answer.stdout
-    assert "One job is not enough" in answer.stdout
+    assert "one job is not enough" in answer.stdout
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

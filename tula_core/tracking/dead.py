@@ -155,9 +155,9 @@ def _outcome(folder: Path, record: Mapping[str, Any]) -> Outcome:
             written = None
         if written is not None and written.attempt == record["attempt"]:
             return written
-    events = folder / "events.jsonl"
-    elapsed_s, samples = spent(events)
-    seen = events if elapsed_s is not None else attempt_path(folder, record["attempt"])
+    elapsed_s, samples = spent(folder)
+    events = folder / f"attempt-{record['attempt']}" / "events.jsonl"
+    seen = events if events.exists() else attempt_path(folder, record["attempt"])
     row = record["row"]
     return Outcome(
         schema_version=Outcome.SCHEMA_VERSION,
@@ -194,28 +194,32 @@ def _partial(record: Mapping[str, Any], elapsed_s: float | None, samples: int | 
     return partial
 
 
-def spent(events: Path) -> tuple[float | None, int | None]:
-    """Return the seconds and samples of a run from its ``events.jsonl``, None where it tells none.
+def spent(run_folder: Path) -> tuple[float | None, int | None]:
+    """Return the seconds of all attempts at a run and the samples that the last one saw, None where none is known."""
+    folders = sorted(
+        (path for path in run_folder.glob("attempt-*") if path.is_dir()), key=lambda path: path.stat().st_mtime
+    )
+    seconds = [found for found in map(attempt_seconds, folders) if found is not None]
+    samples = [
+        event["samples"] for folder in folders for event in _events(folder) if isinstance(event.get("samples"), int)
+    ]
+    return sum(seconds) if seconds else None, samples[-1] if samples else None
 
-    The clock of a resumed run may go on or start again; where it starts again, the attempts are added up. A last line
-    that was cut short is ignored.
-    """
-    before, last, samples = 0.0, None, None
-    if not events.exists():
-        return None, None
-    with events.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if '"progress"' not in line:
-                continue
-            try:
-                event = json.loads(line)
-                elapsed_s = float(event["elapsed_s"])
-            except (ValueError, KeyError, TypeError):
-                continue
-            if event.get("kind") != "progress" or not math.isfinite(elapsed_s) or elapsed_s < 0:
-                continue
-            if last is not None and elapsed_s < last:
-                before += last
-            last = elapsed_s
-            samples = event["samples"] if isinstance(event.get("samples"), int) else samples
-    return (None if last is None else before + last), samples
+
+def attempt_seconds(task_folder: Path) -> float | None:
+    """Return how long an attempt ran, from the launch of its workers to their last event; None where there is none."""
+    times = [event["at_s"] for event in _events(task_folder) if isinstance(event.get("at_s"), float)]
+    config = task_folder / "config.json"
+    return max(0.0, times[-1] - config.stat().st_mtime) if times and config.exists() else None
+
+
+def _events(task_folder: Path) -> list[dict[str, Any]]:
+    """Return the whole lines of ``events.jsonl``; a last one that was cut short is ignored."""
+    path = task_folder / "events.jsonl"
+    events = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            continue
+    return [event for event in events if isinstance(event, dict)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from tula_core.errors import StoppedError
 from tula_core.models.cost import cost_usd, node_hours
 from tula_core.progress import Event, Listener
 from tula_core.records import QUANTITIES, CurvePoint, Outcome, Plan, Row
+from tula_core.tracking import attempt_seconds
 from tula_core.training.eta import seconds_left
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -145,9 +145,8 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
     other error, after the workers have written a checkpoint.
     """
     hearing = _Hearing(attempt, listener, on_point)
-    earlier_s = sum(
-        attempt_seconds(folder) for folder in _attempt_folders(attempt.folder) if folder != attempt.task_folder
-    )
+    earlier = [folder for folder in _attempt_folders(attempt.folder) if folder != attempt.task_folder]
+    earlier_s = sum(attempt_seconds(folder) or 0.0 for folder in earlier)
     error: BaseException | None = None
     result: LaunchResult | None = None
     try:
@@ -156,7 +155,7 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
             error = result.failure.to_error()
     except (KeyboardInterrupt, StoppedError) as stop:
         error = stop
-    seconds = earlier_s + (result.seconds if result is not None else attempt_seconds(attempt.task_folder))
+    seconds = earlier_s + (result.seconds if result is not None else attempt_seconds(attempt.task_folder) or 0.0)
     status: Status = "FINISHED" if error is None else _status(error, result)
     final = result.result if result is not None and result.result is not None else {}
     return _outcome(hearing, status, error, final, seconds), error
@@ -191,15 +190,6 @@ def _task(attempt: Attempt) -> WorkerTask:
 
 def _attempt_folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("attempt-*") if path.is_dir())
-
-
-def attempt_seconds(task_folder: Path) -> float:
-    """Return how long an attempt ran, from its launch to its last event; 0 where it said nothing."""
-    config, events = task_folder / "config.json", task_folder / "events.jsonl"
-    if not (config.exists() and events.exists()):
-        return 0.0
-    times = [json.loads(line)["at_s"] for line in events.read_text().splitlines() if line.endswith("}")]
-    return max(0.0, times[-1] - config.stat().st_mtime) if times else 0.0
 
 
 def _outcome(
