@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.factories import TRUTH, make_facts, make_pilot, make_profile, true_metric
+from tests.factories import TRUTH, make_facts, make_job, make_pilot, make_profile, true_metric
 from tula_core.models.convergence import (
     effective_steps,
     examples_to_target,
@@ -14,6 +14,7 @@ from tula_core.models.convergence import (
     total_gap,
 )
 from tula_core.models.convergence_fit import fit_learning
+from tula_core.models.predictor import fit
 from tula_core.models.schedules import annealing
 from tula_core.records import PilotPoint
 
@@ -248,3 +249,10 @@ def test_small_evaluation_sets_widen_the_forecast():
         for n in (50, 10_000)
     )
     assert wide > 1.5 * narrow
+
+
+def test_a_pilot_that_lost_what_it_learnt_is_said_aloud():
+    profile = make_profile(pilots=(make_pilot(64, 20_000), lost_pilot(512)))
+    said = "\n".join(fit(profile, make_job()).assumptions)
+    assert "the pilot at global batch 512 lost again" in said
+    assert "rests on what is usual" in said
