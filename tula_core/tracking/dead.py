@@ -21,10 +21,12 @@ from filelock import FileLock
 
 from tula_core.errors import InputError
 from tula_core.home import state_folder, write_atomic
+from tula_core.models.cost import hourly_price
 from tula_core.records import QUANTITIES, Outcome, Plan, Row, load
 from tula_core.tracking import spool, store
 from tula_core.tracking.runs import finish_operation
 from tula_core.tracking.send import flush
+from tula_core.tracking.spent import attempt_folder, spent
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -57,7 +59,7 @@ def open_attempt(run_folder: Path, plan: Plan, job_id: str, attempt: int, row: R
         "predictor": plan.predictor,
         "row": trained.to_dict(),
         "learning_rate": plan.job.recipe.learning_rate,
-        "price_per_node_hour": plan.job.cluster.price_per_node_hour,
+        "price_per_node_hour": hourly_price(plan.job.cluster),
         "billing_seconds": plan.job.cluster.billing_seconds,
         "train_samples": plan.facts.get("train_samples"),
     }
@@ -155,9 +157,9 @@ def _outcome(folder: Path, record: Mapping[str, Any]) -> Outcome:
             written = None
         if written is not None and written.attempt == record["attempt"]:
             return written
-    events = folder / "events.jsonl"
-    elapsed_s, samples = spent(events)
-    seen = events if elapsed_s is not None else attempt_path(folder, record["attempt"])
+    elapsed_s, samples = spent(folder, record["attempt"])
+    events = attempt_folder(folder, record["attempt"]) / "events.jsonl"
+    seen = events if events.exists() else attempt_path(folder, record["attempt"])
     row = record["row"]
     return Outcome(
         schema_version=Outcome.SCHEMA_VERSION,
@@ -192,30 +194,3 @@ def _partial(record: Mapping[str, Any], elapsed_s: float | None, samples: int | 
     if samples is not None and record["train_samples"]:
         partial["epochs"] = samples / record["train_samples"]
     return partial
-
-
-def spent(events: Path) -> tuple[float | None, int | None]:
-    """Return the seconds and samples of a run from its ``events.jsonl``, None where it tells none.
-
-    The clock of a resumed run may go on or start again; where it starts again, the attempts are added up. A last line
-    that was cut short is ignored.
-    """
-    before, last, samples = 0.0, None, None
-    if not events.exists():
-        return None, None
-    with events.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if '"progress"' not in line:
-                continue
-            try:
-                event = json.loads(line)
-                elapsed_s = float(event["elapsed_s"])
-            except (ValueError, KeyError, TypeError):
-                continue
-            if event.get("kind") != "progress" or not math.isfinite(elapsed_s) or elapsed_s < 0:
-                continue
-            if last is not None and elapsed_s < last:
-                before += last
-            last = elapsed_s
-            samples = event["samples"] if isinstance(event.get("samples"), int) else samples
-    return (None if last is None else before + last), samples

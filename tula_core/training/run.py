@@ -14,9 +14,10 @@ import numpy as np
 
 from tula_core.engine.launch import LaunchResult, WorkerTask, launch
 from tula_core.errors import StoppedError
-from tula_core.models.cost import cost_usd, node_hours
+from tula_core.models.cost import cost_usd, hourly_price, node_hours
 from tula_core.progress import Event, Listener
 from tula_core.records import QUANTITIES, CurvePoint, Outcome, Plan, Row
+from tula_core.tracking.spent import attempt_folder, attempt_seconds
 from tula_core.training.eta import seconds_left
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -53,7 +54,7 @@ class Attempt:
     @property
     def task_folder(self) -> Path:
         """Where this attempt's config, logs and events are."""
-        return self.folder / f"attempt-{self.number}"
+        return attempt_folder(self.folder, self.number)
 
 
 @dataclass(slots=True)
@@ -193,15 +194,6 @@ def _attempt_folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("attempt-*") if path.is_dir())
 
 
-def attempt_seconds(task_folder: Path) -> float:
-    """Return how long an attempt ran, from its launch to its last event; 0 where it said nothing."""
-    config, events = task_folder / "config.json", task_folder / "events.jsonl"
-    if not (config.exists() and events.exists()):
-        return 0.0
-    times = [json.loads(line)["at_s"] for line in events.read_text().splitlines() if line.endswith("}")]
-    return max(0.0, times[-1] - config.stat().st_mtime) if times else 0.0
-
-
 def _outcome(
     hearing: _Hearing, status: Status, error: BaseException | None, final: Mapping[str, Any], seconds: float
 ) -> Outcome:
@@ -243,7 +235,7 @@ def _actual(hearing: _Hearing, final: Mapping[str, Any], seconds: float) -> dict
     plan, nodes = hearing.attempt.plan, hearing.attempt.row.candidate.nodes
     samples = final.get("samples", hearing.samples)
     metric = hearing.curve[-1]["metric"] if hearing.curve else None
-    price = plan.job.cluster.price_per_node_hour
+    price = hourly_price(plan.job.cluster)
     return {
         "step_time_s": final.get("step_time_s"),
         "time_to_train_s": seconds,
