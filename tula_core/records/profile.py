@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from tula_core.records.codec import Reading
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadFacts:
@@ -120,8 +122,8 @@ class PilotPoint:
     samples: int  # training samples seen
     schedule_fraction: float  # share of the pilot's own length that is done, in [0, 1]
     annealing: float  # 1 - learning rate / peak by the pilot's schedule, in [0, 1]
-    train_loss: float
-    metric: float
+    train_loss: Reading
+    metric: Reading
     eval_samples: int
 
 
