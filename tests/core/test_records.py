@@ -81,9 +81,7 @@ def test_a_reading_that_is_not_a_number_is_one_again_when_it_is_read(tmp_path: P
     last = PilotPoint(
         samples=64, schedule_fraction=0.1, annealing=0.0, train_loss=math.nan, metric=math.inf, eval_samples=9
     )
-    pilot = Pilot(
-        global_batch=64, learning_rate=9.0, planned_samples=640, seconds=1.0, points=(last,), diverged=True
-    )
+    pilot = Pilot(global_batch=64, learning_rate=9.0, planned_samples=640, seconds=1.0, points=(last,), diverged=True)
     save(pilot, tmp_path / "pilot.json")
     assert '"metric": null' in (tmp_path / "pilot.json").read_text()
     (point,) = load(Pilot, tmp_path / "pilot.json").points

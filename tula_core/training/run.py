@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
