@@ -1,4 +1,5 @@
 import json
+import math
 import os
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from train_helpers import hand_made_plan
 
 from tula_core.errors import InputError
 from tula_core.home import tula_home, write_atomic
-from tula_core.records import QUANTITIES, Candidate, Corrections, Interval, Plan, Profile, load, save
+from tula_core.records import QUANTITIES, Candidate, Corrections, Interval, Pilot, PilotPoint, Plan, Profile, load, save
 from tula_core.records.corrections import BUILTIN
 from tula_core.registry import Registry
 from tula_core.seeding import derive_seed
@@ -74,6 +75,20 @@ def test_intervals_hold_their_value_and_nothing_infinite() -> None:
         Interval(value=1.0, low=2.0, high=3.0)
     with pytest.raises(AssertionError):
         Interval(value=1.0, low=0.0, high=float("inf"))
+
+
+def test_a_reading_that_is_not_a_number_is_one_again_when_it_is_read(tmp_path: Path) -> None:
+    last = PilotPoint(
+        samples=64, schedule_fraction=0.1, annealing=0.0, train_loss=math.nan, metric=math.inf, eval_samples=9
+    )
+    pilot = Pilot(global_batch=64, learning_rate=9.0, planned_samples=640, seconds=1.0, points=(last,), diverged=True)
+    save(pilot, tmp_path / "pilot.json")
+    assert '"metric": null' in (tmp_path / "pilot.json").read_text()
+    (point,) = load(Pilot, tmp_path / "pilot.json").points
+    assert math.isnan(point.train_loss) and math.isnan(point.metric)
+    (tmp_path / "pilot.json").write_text((tmp_path / "pilot.json").read_text().replace("9.0", "null"))
+    with pytest.raises(InputError, match="learning_rate"):
+        load(Pilot, tmp_path / "pilot.json")
 
 
 def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

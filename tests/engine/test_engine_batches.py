@@ -1,7 +1,9 @@
+import os
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -124,6 +126,63 @@ def test_random_transforms_depend_on_the_position_alone(workers: int) -> None:
         return [value for step in one_epoch(steps) for _, targets in step.micro_batches for value in targets.tolist()]
 
     assert draws(workers) == draws(0)
+
+
+class RandomBatches(Random):
+    """The same for whole batches at once."""
+
+    def get_batch(self, indices: list[int]) -> list[torch.Tensor]:
+        return [torch.tensor(indices), torch.rand(len(indices))]
+
+
+def test_random_whole_batches_repeat_from_any_position() -> None:
+    layout = Layout(processes=1, local_batch=10)
+    made = [BatchStream(RandomBatches(40), samples=40, layout=layout, rank=0, seed=1) for _ in range(2)]
+    first, *rest = [step.micro_batches[0][1] for _, step in zip(range(6), made[0].from_samples(0), strict=False)]
+    again = [step.micro_batches[0][1] for _, step in zip(range(5), made[1].from_samples(10), strict=False)]
+    assert all(left.equal(right) for left, right in zip(rest, again, strict=True))
+    assert not first.equal(rest[0])
+
+
+class Pids(Numbers):
+    """Items that say which process read them."""
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, os.getpid()
+
+
+def test_loader_workers_go_on_over_the_epochs() -> None:
+    made = BatchStream(
+        Pids(20), samples=20, layout=Layout(processes=1, local_batch=6), rank=0, seed=1, workers=1
+    ).from_samples(0)
+    steps = [step for _, step in zip(range(9), made, strict=False)]
+    assert (
+        len({pid for step in steps for _, targets in step.micro_batches for pid in targets.tolist()} - {os.getpid()})
+        == 1
+    )
+    expected = [
+        step
+        for _, step in zip(
+            range(9),
+            BatchStream(
+                Numbers(20), samples=20, layout=Layout(processes=1, local_batch=6), rank=0, seed=1
+            ).from_samples(0),
+            strict=False,
+        )
+    ]
+    assert [step.samples_after for step in steps] == [step.samples_after for step in expected]
+    for left, right in zip(steps, expected, strict=True):
+        assert left.micro_batches[0][0].equal(right.micro_batches[0][0])
+
+
+def test_whole_steps_leave_out_every_tail() -> None:
+    layout = Layout(processes=1, local_batch=9)
+    steps = BatchStream(Numbers(20), samples=20, layout=layout, rank=0, seed=1, whole_steps=True).from_samples(18)
+    taken = [step for _, step in zip(range(5), steps, strict=False)]
+    assert [step.sizes for step in taken] == [(9,)] * 5
+    assert [step.samples_before for step in taken] == [18, 27, 36, 45, 54]
+    first_epoch = [index for step in taken[:2] for index in step.micro_batches[0][0].tolist()]
+    assert first_epoch == epoch_order(1, 1, 20)[:18].tolist()
 
 
 def test_split_is_near_equal() -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 import tempfile
 import threading
 
@@ -6,7 +7,9 @@ from filelock import FileLock
 from profiling_facts import make_facts, make_hardware, make_job
 
 from tests.factories import make_profile
+from tula_core import profiling
 from tula_core.engine.device_lock import device_lock, lock_path
+from tula_core.errors import InputError
 from tula_core.profiling.cache import cached_profile, fingerprint, keep_profile
 from tula_core.progress import silent
 
@@ -73,6 +76,33 @@ def test_another_machine_is_another_fingerprint(changes):
 
 def test_a_little_less_memory_after_a_boot_is_the_same_machine():
     assert make_hardware(memory_bytes=8 * 2**30 - 10**7).fingerprint == make_hardware().fingerprint
+
+
+def test_a_kept_profile_is_that_of_the_job_that_asks(monkeypatch):
+    asked = make_job({"target": {"value": 0.9}})
+    earlier = make_job({"target": {"value": 0.5}})
+    kept = dataclasses.replace(make_profile(), job=earlier.to_dict(), fingerprint=key(asked))
+    keep_profile(kept)
+    monkeypatch.setattr(profiling, "describe", lambda job, listener: (job, make_facts(), make_hardware()))
+    _, found, cached = profiling.profile(asked)
+    assert cached and found == dataclasses.replace(kept, job=asked.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"mitigation": "none"}, "mitigation: is 'none'"),
+        ({"cluster": {"processes_per_node": 4}}, "4 processes on 4 cores leave 1 for each"),
+        ({"cluster": {"threads_per_process": 1}}, "cluster.threads_per_process: is 1"),
+    ],
+)
+def test_a_profile_of_other_methods_or_too_many_threads_is_refused(changes, expected):
+    hardware = make_hardware(cores=4, threads_per_process=2)
+    profile = dataclasses.replace(make_profile(), job=make_job().to_dict(), hardware=hardware)
+    assert profiling.complete(make_job({"cluster": {"processes_per_node": 2}}), profile)
+    assert profiling.complete(make_job(), profile)  # fewer processes than the cores have room for do no harm
+    with pytest.raises(InputError, match=expected):
+        profiling.complete(make_job(changes), profile)
 
 
 def test_a_kept_profile_is_found_and_a_damaged_one_is_not():

@@ -5,6 +5,7 @@ import json
 import pytest
 from search_fakes import GIB, around, job, profile
 
+from tula_core.engine.batches import Layout, micro_batch_sizes, step_sizes
 from tula_core.errors import InputError
 from tula_core.job import Target
 from tula_core.records import Candidate, Row
@@ -13,9 +14,9 @@ from tula_core.search.constraints import Limits, accuracy_slack, check_request, 
 VALUES = {"time_to_train_s": 600.0, "node_hours": 0.5, "cost_usd": 1.0, "memory_bytes": 1.0 * GIB, "accuracy": 0.9}
 
 
-def judged(asked=None, *, batch=64, worst=None, higher=True, chance=None, samples=1000, expense="node_hours", **values):
+def judged(asked=None, *, batch=64, worst=None, higher=True, chance=None, samples=1000, candidate=None, **values):
     row = Row(
-        candidate=Candidate(nodes=1, processes_per_node=1, local_batch=batch),
+        candidate=candidate or Candidate(nodes=1, processes_per_node=1, local_batch=batch),
         feasible=True,
         infeasible_because=None,
         measured=True,
@@ -25,7 +26,7 @@ def judged(asked=None, *, batch=64, worst=None, higher=True, chance=None, sample
         job=asked or job(),
         hardware=profile().hardware,
         train_samples=samples,
-        expense=expense,
+        expense="node_hours",
         higher_is_better=higher,
         worst_accuracy=worst,
         reach_probability=lambda candidate: chance,
@@ -96,6 +97,20 @@ def test_a_row_without_time_or_expense_is_never_a_bargain(quantity, value):
 def test_a_batch_above_the_data_set_says_so_and_nothing_else():
     item = judged(with_limits(deadline=1), batch=256, samples=100)
     assert item.row.infeasible_because == "global batch 256 is larger than the data set of 100 training samples"
+
+
+@pytest.mark.parametrize(("local_batch", "samples", "feasible"), [(1, 1001, False), (1, 1000, True), (2, 1001, True)])
+def test_a_last_step_that_leaves_a_process_idle_is_not_planned(local_batch, samples, feasible):
+    candidate = Candidate(nodes=1, processes_per_node=4, local_batch=local_batch)
+    item = judged(samples=samples, candidate=candidate)
+    assert item.row.feasible is feasible
+    layout = Layout(processes=4, local_batch=local_batch)
+    if feasible:
+        assert all(micro_batch_sizes(size, layout, rank=3) for size in step_sizes(samples, layout))
+    else:
+        assert "the last step of an epoch has 1 samples" in item.row.infeasible_because
+        with pytest.raises(InputError, match="without any"):
+            [micro_batch_sizes(size, layout, rank=3) for size in step_sizes(samples, layout)]
 
 
 def test_a_target_that_is_not_expected_is_infeasible_with_its_chance():

@@ -13,24 +13,26 @@ from tracking_factories import make_outcome, make_plan
 
 from tula_core.records import save
 from tula_core.tracking import Tracker, close_attempt, close_dead_runs, keys, open_attempt, store
-from tula_core.tracking.dead import attempt_path, is_running, spent
+from tula_core.tracking.dead import attempt_path, is_running
 from tula_core.tracking.read import recorded_outcomes
+from tula_core.tracking.spent import attempt_folder, spent
 
+LAUNCHED_S = 1_700_000_000.0
 EVENTS = [
-    {"kind": "ready", "at_s": 1030.0},
-    {"kind": "progress", "at_s": 1060.0, "samples": 500},
-    {"kind": "progress", "at_s": 1090.0, "samples": 2500},
+    {"kind": "progress", "at_s": LAUNCHED_S + 30.0, "samples": 500},
+    {"kind": "progress", "at_s": LAUNCHED_S + 80.0, "samples": 2500},
+    {"kind": "evaluation", "at_s": LAUNCHED_S + 90.0},
 ]
 
 
 def write_events(folder: Path, attempt: int, *events: dict) -> None:
-    """Leave what workers launched at second 1000 left behind, the last line cut short."""
-    task = folder / f"attempt-{attempt}"
+    """Leave what the workers of an attempt leave, with a last line cut short."""
+    task = attempt_folder(folder, attempt)
     task.mkdir(parents=True, exist_ok=True)
+    (task / "config.json").write_text("{}")
+    os.utime(task / "config.json", (LAUNCHED_S, LAUNCHED_S))
     lines = [json.dumps(event) for event in events]
     (task / "events.jsonl").write_text("\n".join([*lines, '{"kind": "progress", "at_s": 1']))
-    (task / "config.json").write_text("{}")
-    os.utime(task / "config.json", (1000.0, 1000.0))
 
 
 RUNNER = """
@@ -146,9 +148,10 @@ def test_a_death_that_is_noticed_late_does_not_undo_a_recorded_result(home: Path
     assert [found.outcome.status for found in recorded_outcomes()] == ["FINISHED"]
 
 
-def test_seconds_of_all_attempts_are_added_up(tmp_path: Path) -> None:
-    assert spent(tmp_path) == (None, None)
+def test_what_earlier_attempts_spent_is_counted_too(tmp_path: Path) -> None:
+    assert spent(tmp_path, 1) == (None, None)
     write_events(tmp_path, 1, *EVENTS)
-    assert spent(tmp_path) == (90.0, 2500)
-    write_events(tmp_path, 2, EVENTS[0], {"kind": "progress", "at_s": 1020.0, "samples": 3000})
-    assert spent(tmp_path) == (110.0, 3000)
+    assert spent(tmp_path, 1) == (90.0, 2500)
+    write_events(tmp_path, 2, {"kind": "resumed", "at_s": LAUNCHED_S + 5.0, "samples": 2000})
+    assert spent(tmp_path, 2) == (95.0, 2000)
+    assert spent(tmp_path, 3) == (95.0, 2000)  # killed before it said anything

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from train_helpers import hand_made_plan
 from tula_core.errors import DivergedError, StoppedError
 from tula_core.progress import Event, silent
 from tula_core.records import Outcome, Plan, load, save
-from tula_core.training.run import Attempt, attempt_seconds, run_attempt
+from tula_core.tracking.spent import attempt_seconds
+from tula_core.training.run import Attempt, run_attempt
 
 
 def attempt(plan: Plan, folder: Path, number: int = 1, resume: bool = False) -> Attempt:
@@ -47,6 +49,15 @@ def test_a_run_reaches_its_last_epoch_and_counts_all_it_did(tmp_path: Path) -> N
     assert step_time_s is not None and total_s is not None and 0 < step_time_s * 39 < total_s
     assert outcome.actual["memory_bytes"] is not None and outcome.actual["memory_bytes"] > 50e6
     assert points == sorted(points) and points[-1] == 609
+
+
+def test_a_run_at_the_spot_price_has_an_actual_cost_beside_its_forecast(tmp_path: Path) -> None:
+    plan = hand_made_plan("plain")
+    cluster = plan.job.cluster.model_copy(update={"spot_price_per_node_hour": 3.6, "billing_seconds": 60})
+    outcome, _ = train(replace(plan, job=plan.job.model_copy(update={"cluster": cluster})), tmp_path)
+    total_s = outcome.actual["time_to_train_s"]
+    assert total_s is not None
+    assert outcome.actual["cost_usd"] == pytest.approx(math.ceil(total_s / 60) * 60 * 3.6 / 3600)
 
 
 def test_a_target_ends_the_run_at_the_evaluation_that_reaches_it(tmp_path: Path) -> None:

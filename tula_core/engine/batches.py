@@ -7,6 +7,7 @@ so a run can stop at any step and go on elsewhere.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
@@ -135,7 +136,7 @@ class Pick:
 class BatchSource(Dataset[Any]):
     """Turns a `Pick` into a batch, in this process or in a loader worker, with the same result.
 
-    Items made one by one may be random: python's, numpy's and torch's generators are set to the pick's seed first.
+    Items may be random: python's, numpy's and torch's generators are set to the pick's seed first.
     """
 
     def __init__(self, dataset: Any, collate: Collate | None) -> None:
@@ -144,11 +145,11 @@ class BatchSource(Dataset[Any]):
         self._get_batch = getattr(dataset, "get_batch", None) if collate is None else None
 
     def __getitem__(self, pick: Pick) -> Any:
-        if self._get_batch is not None:
-            return self._get_batch(pick.indices)
         random.seed(pick.seed)
         np.random.seed(pick.seed % 2**32)
-        torch.manual_seed(pick.seed)
+        torch.default_generator.manual_seed(pick.seed)  # torch.manual_seed walks the stack for each device kind
+        if self._get_batch is not None:
+            return self._get_batch(pick.indices)
         return self._collate([self._dataset[index] for index in pick.indices])
 
 
@@ -167,6 +168,8 @@ class BatchStream:
         Loader processes; 0 loads in this process.
     collate
         Makes a batch of items; torch's default where None.
+    whole_steps
+        Leave out what an epoch has beyond its last full global batch; for measuring.
     """
 
     def __init__(
@@ -180,6 +183,7 @@ class BatchStream:
         workers: int = 0,
         collate: Collate | None = None,
         pin_memory: bool = False,
+        whole_steps: bool = False,
     ) -> None:
         self._source = BatchSource(dataset, collate)
         self._samples = samples
@@ -188,8 +192,10 @@ class BatchStream:
         self._seed = seed
         self._workers = workers
         self._pin_memory = pin_memory
-        self._sizes = step_sizes(samples, layout)
+        full = samples // layout.global_batch
+        self._sizes = [layout.global_batch] * full if whole_steps and full else step_sizes(samples, layout)
         self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
+        self._epoch_samples = int(self._starts[-1])
 
     @property
     def steps_per_epoch(self) -> int:
@@ -204,23 +210,18 @@ class BatchStream:
         InputError
             ``samples_seen`` is not at the border between two steps of this layout.
         """
-        epoch, position = divmod(samples_seen, self._samples)
+        epoch, position = divmod(samples_seen, self._epoch_samples)
         first = int(np.searchsorted(self._starts, position))
         if self._starts[first] != position:
             raise InputError(
                 f"resume: {samples_seen} samples is not between two steps of a global batch of "
                 f"{self._layout.global_batch}. Resume with the batch size of the checkpoint."
             )
-        while True:
-            yield from self._epoch(epoch, first)
-            epoch, first = epoch + 1, 0
-
-    def _epoch(self, epoch: int, first: int) -> Iterator[Step]:
-        order = epoch_order(self._seed, epoch, self._samples)
-        plans = [self._picks(order, epoch, number) for number in range(first, len(self._sizes))]
-        batches = self._load([pick for picks in plans for pick in picks])
-        for number, picks in enumerate(plans, start=first):
-            before = epoch * self._samples + int(self._starts[number])
+        plans, ahead = itertools.tee(self._plans(epoch, first))
+        # One loader for all epochs: its workers start once, and load on while an epoch is evaluated.
+        batches = self._load(pick for _, _, picks in ahead for pick in picks)
+        for epoch, number, picks in plans:
+            before = epoch * self._epoch_samples + int(self._starts[number])
             yield Step(
                 micro_batches=[next(batches) for _ in picks],
                 sizes=tuple(len(pick.indices) for pick in picks),
@@ -229,6 +230,14 @@ class BatchStream:
                 samples_after=before + self._sizes[number],
                 ends_epoch=number == len(self._sizes) - 1,
             )
+
+    def _plans(self, epoch: int, first: int) -> Iterator[tuple[int, int, list[Pick]]]:
+        """Yield epoch, number in it and picks of every step from one on, for ever."""
+        while True:
+            order = epoch_order(self._seed, epoch, self._samples)
+            for number in range(first, len(self._sizes)):
+                yield epoch, number, self._picks(order, epoch, number)
+            epoch, first = epoch + 1, 0
 
     def _picks(self, order: NDArray[np.int64], epoch: int, number: int) -> list[Pick]:
         start, size = int(self._starts[number]), self._sizes[number]
@@ -240,7 +249,7 @@ class BatchStream:
             start += count
         return picks
 
-    def _load(self, picks: list[Pick]) -> Iterator[Any]:
+    def _load(self, picks: Iterator[Pick]) -> Iterator[Any]:
         if self._workers == 0:
             return (self._source[pick] for pick in picks)
         loader: DataLoader[Any] = DataLoader(

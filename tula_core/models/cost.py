@@ -6,8 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tula_core.errors import InputError
+from tula_core.job import Cluster
 
 Array = NDArray[np.float64]
+
+
+def hourly_price(cluster: Cluster) -> float | None:
+    """Return the USD of a node's hour that forecasts and outcomes count: the firm price, else the spot price."""
+    return cluster.price_per_node_hour or cluster.spot_price_per_node_hour
 
 
 def node_hours(nodes: Array, wall_s: Array) -> Array:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tula_core.job import Job, Target
 from tula_core.models.convergence_fit import DRAWS, Learning, LearningModel
-from tula_core.models.cost import cost_usd, node_hours
+from tula_core.models.cost import cost_usd, hourly_price, node_hours
 from tula_core.models.energy import energy_j
 from tula_core.models.fitting import Z90, standard_draws
 from tula_core.models.memory import MemoryModel
@@ -226,7 +226,7 @@ def _columns(normal: Array, log_sd: tuple[Array | float, ...]) -> Array:
 
 def _money(models: Models, shapes: Shapes, total: Band) -> dict[str, Band]:
     cluster = models.job.cluster
-    price = cluster.price_per_node_hour or cluster.spot_price_per_node_hour
+    price = hourly_price(cluster)
     bands = {"node_hours": total.map(lambda wall_s: node_hours(shapes.nodes, wall_s))}
     if price is not None:
         bands["cost_usd"] = total.map(lambda s: cost_usd(shapes.nodes, s, price, cluster.billing_seconds))

@@ -113,7 +113,7 @@ def fit_step_time(rows: Sequence[StepTiming], links: Links, *, device: str, grad
         slopes=slopes,
         gain=np.asarray(np.linalg.inv(covariance + np.diag(noise**2)), dtype=np.float64),
         misfit_sd=misfit_sd,
-        drift_sd=math.hypot(DRIFT_SD, repeat_sd),
+        drift_sd=math.hypot(DRIFT_SD, repeat_sd, machine_scatter(rows)),
         first_extra_s=np.maximum(np.array([row.first_step_s for row in rows]) - time_s, 0.0),
     )
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
 from pathlib import Path
@@ -48,7 +49,8 @@ def profile(job: Job, *, reprofile: bool = False, listener: Listener = silent) -
                 keep_profile(measured)
                 return resolved, measured, False
     listener(Event(stage="profile", message="measurements taken from the cache", fraction=1.0, level="info"))
-    return resolved, found, True
+    # The measurements may have been made for a job with another target or price: what is asked now counts.
+    return resolved, dataclasses.replace(found, job=resolved.to_dict()), True
 
 
 def _measured(job: Job, facts: WorkloadFacts, hardware: Hardware, listener: Listener) -> Profile:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tula_core.engine.context import WorkerContext
 
 _GRACE_S = 1.0
-_SAME_WORKLOAD = ("workload", "network", "dataset", "loss", "metric", "samples")
+_SAME = ("workload", "network", "dataset", "loss", "metric", "samples", "mitigation")  # pilots trained by the last
 
 
 def describe(job: Job, listener: Listener = silent) -> tuple[Job, WorkloadFacts, Hardware]:
@@ -62,16 +62,34 @@ def complete(job: Job, profile: Profile) -> Job:
     Raises
     ------
     InputError
-        The profile is another workload's, or was measured with another recipe (the epochs may differ).
+        The profile is another workload's, or was measured with another recipe (the epochs may differ), with other
+        methods, or with threads that the processes of this job cannot have.
     """
     measured = Job.from_mapping(profile.job, source="profile: job")
-    for field in _SAME_WORKLOAD:
+    for field in _SAME:
         _require_same(field, getattr(measured, field), getattr(job, field))
     target = measured.target if isinstance(measured.target, Target) else None
     resolved = job.resolved(measured.recipe, target)
     for field in sorted(set(Recipe.model_fields) - {"epochs"}):
         _require_same(f"recipe.{field}", getattr(measured.recipe, field), getattr(resolved.recipe, field))
+    _require_threads(resolved, profile.hardware)
     return resolved
+
+
+def _require_threads(job: Job, hardware: Hardware) -> None:
+    """Refuse measurements with more threads per process than the job's processes can have side by side."""
+    threads = threads_per_process(job.cluster, hardware.cores)
+    given = job.cluster.threads_per_process
+    crowded = hardware.device == "cpu" and threads < hardware.threads_per_process
+    if crowded or given not in (None, hardware.threads_per_process):
+        raise InputError(
+            f"cluster: {job.cluster.processes_per_node} processes on {hardware.cores} cores leave {threads} for "
+            f"each, but the profile was measured with {hardware.threads_per_process} threads. "
+            "Give a profile of as many processes, set cluster.threads_per_process to what was measured, or measure."
+            if given is None
+            else f"cluster.threads_per_process: is {given}, but the profile was measured with "
+            f"{hardware.threads_per_process}. Leave it out, or leave the profile out to measure."
+        )
 
 
 def _require_same(field: str, measured: object, wanted: object) -> None:

@@ -207,6 +207,8 @@ def _evaluate(rig: Rig, trainee: Trainee, plan: PilotPlan, course: _Course) -> N
     course.diverged = course.diverged or not math.isfinite(total)
     done = min(1.0, course.samples / plan.planned_samples)
     metric, evaluated, _ = rig.evaluate_part(trainee, plan.layout.local_batch, plan.eval_limit)
+    # The last update may have ruined the weights, and then the loss before it does not show it.
+    course.diverged = course.diverged or not math.isfinite(metric)
     course.points.append(
         PilotPoint(
             samples=course.samples,

@@ -10,7 +10,7 @@ import psutil
 import torch
 
 from tula_core.engine.assemble import Trainee, assemble
-from tula_core.engine.batches import BatchStream, Layout, Step, size_of, step_sizes
+from tula_core.engine.batches import BatchStream, Layout, Step, size_of
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
 from tula_core.errors import StoppedError
@@ -64,8 +64,8 @@ class Rig:
         """Return the layout of a local batch over all processes of this world."""
         return Layout(processes=self.context.processes, local_batch=local_batch, accumulation=accumulation)
 
-    def stream(self, layout: Layout) -> BatchStream:
-        """Return the training set's steps in ``layout``."""
+    def stream(self, layout: Layout, *, whole_steps: bool = False) -> BatchStream:
+        """Return the training set's steps in ``layout``, without its tails where ``whole_steps``."""
         return BatchStream(
             self.workload.train_set(),
             samples=self.samples,
@@ -75,6 +75,7 @@ class Rig:
             workers=self.job.recipe.loader_workers,
             collate=self.workload.collate,
             pin_memory=self.context.device.type == "cuda",
+            whole_steps=whole_steps,
         )
 
     def evaluate_part(self, trainee: Trainee, local_batch: int, limit: int) -> tuple[float, int, float]:
@@ -105,25 +106,23 @@ class Rig:
 
 
 class StepFeed:
-    """Full steps of one layout for ever; the short ones at the end of an epoch are left out without loading them."""
+    """Full steps of one layout for ever; the short ones at the end of an epoch are left out without loading them.
+
+    As in a run, loader workers go on from one epoch to the next.
+    """
 
     def __init__(self, rig: Rig, layout: Layout, *, epoch: int = 0) -> None:
         self.layout = layout
-        self._samples = rig.samples
-        self._stream = rig.stream(layout)
+        self.full_steps = rig.samples // layout.global_batch
+        self._stream = rig.stream(layout, whole_steps=True)
         self._keep = rig.job.recipe.loader_workers == 0
-        sizes = step_sizes(rig.samples, layout)
-        self.full_steps = next((n for n, size in enumerate(sizes) if size < layout.global_batch), len(sizes))
-        self._epoch, self._taken = epoch, 0
+        self._taken = epoch * self.full_steps
         self._steps: Iterator[Step] | None = None
 
     def next(self) -> Step:
         """Return the next full step, its data loaded."""
-        if self._taken == self.full_steps:
-            self._epoch, self._taken, self._steps = self._epoch + 1, 0, None
         if self._steps is None:
-            begin = self._epoch * self._samples + self._taken * self.layout.global_batch
-            self._steps = self._stream.from_samples(begin)
+            self._steps = self._stream.from_samples(self._taken * self.layout.global_batch)
         self._taken += 1
         return next(self._steps)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from tula_core.errors import InputError
 from tula_core.home import write_atomic
 
 T = TypeVar("T")
+
+Reading = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""A number as training read it, which may be NaN or infinite: null in a file, and NaN again when that is read."""
 
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from tula_core.records.candidate import QUANTITIES
+from tula_core.records.codec import Reading
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,8 +18,8 @@ class CurvePoint:
     epochs: float
     steps: int
     learning_rate: float
-    train_loss: float
-    metric: float
+    train_loss: Reading
+    metric: Reading
     elapsed_s: float
 
 

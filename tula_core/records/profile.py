@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from tula_core.records.codec import Reading
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadFacts:
@@ -53,6 +55,7 @@ class StepTiming:
     step_time_s: float  # robust mean: outliers beyond 5 median deviations are set to that bound
     step_time_median_s: float
     step_time_error_s: float  # standard error of step_time_s
+    block_scatter: float | None  # standard deviation of ln(mean) over blocks timed apart; None with one block
     first_step_s: float
     loader_s: float
     compute_s: float  # forward and backward of all micro-batches, communication that is hidden included
@@ -120,8 +123,8 @@ class PilotPoint:
     samples: int  # training samples seen
     schedule_fraction: float  # share of the pilot's own length that is done, in [0, 1]
     annealing: float  # 1 - learning rate / peak by the pilot's schedule, in [0, 1]
-    train_loss: float
-    metric: float
+    train_loss: Reading
+    metric: Reading
     eval_samples: int
 
 

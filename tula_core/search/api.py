@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tula_core.job import Job
+from tula_core.models.cost import hourly_price
 from tula_core.progress import Event, Listener, silent
 from tula_core.records import Candidate, Plan, PlanProbe, Profile, Row
 from tula_core.search import words
@@ -180,7 +181,7 @@ def _profile_notes(profile: Profile) -> list[str]:
 
 
 def _probe(profile: Profile, job: Job, cached: bool) -> PlanProbe:
-    price = job.cluster.price_per_node_hour
+    price = hourly_price(job.cluster)
     cost = None if price is None else price * profile.probe.used_s / 3600
     return PlanProbe(seconds=profile.probe.used_s, cost_usd=cost, cached=cached)
 

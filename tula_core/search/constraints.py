@@ -140,6 +140,8 @@ def judge(row: Row, limits: Limits) -> Judged:
     """Return the row with its feasibility decided: feasible where every limit holds."""
     if row.candidate.global_batch > limits.train_samples:
         broken = [_too_little_data(row.candidate, limits.train_samples)]
+    elif row.candidate.global_batch == row.candidate.processes > 1 and limits.train_samples % row.candidate.processes:
+        broken = [_idle_process(row.candidate, limits.train_samples)]
     elif not row.feasible:
         text = row.infeasible_because or "the predictor rules it out"
         broken = [Violation(key="forecast", excess=None, text=text, remedy="It cannot be admitted")]
@@ -160,6 +162,14 @@ def _too_little_data(candidate: Candidate, train_samples: int) -> Violation:
     text = f"global batch {batch} is larger than the data set of {train_samples} training samples"
     remedy = f"Set recipe.batch_size to at most {train_samples}, or give at least {batch} training samples"
     return Violation(key="data", excess=batch / max(train_samples, 1) - 1, text=text, remedy=remedy)
+
+
+def _idle_process(candidate: Candidate, train_samples: int) -> Violation:
+    # With one sample for each process, a smaller last step cannot be shared out, and no sample may be dropped.
+    left = train_samples % candidate.processes
+    text = f"the last step of an epoch has {left} samples, which leaves some of {candidate.processes} processes idle"
+    remedy = "Use at least two samples per process, or fewer processes"
+    return Violation(key="data", excess=1 - left / candidate.processes, text=text, remedy=remedy)
 
 
 def _unknown_axes(row: Row, expense: str) -> list[str]:

@@ -3,7 +3,7 @@
 Importing this package loads no mlflow, which costs seconds; the first operation that is sent does.
 """
 
-from tula_core.tracking.dead import attempt_seconds, close_attempt, close_dead_runs, open_attempt
+from tula_core.tracking.dead import close_attempt, close_dead_runs, open_attempt
 from tula_core.tracking.registry import champion, corrections_of, promote, register_challenger, sync_champion
 from tula_core.tracking.runs import Tracker
 from tula_core.tracking.send import FlushReport, flush
@@ -12,7 +12,6 @@ from tula_core.tracking.store import reachable, shown_uri, tracking_uri
 __all__ = [
     "FlushReport",
     "Tracker",
-    "attempt_seconds",
     "champion",
     "close_attempt",
     "close_dead_runs",

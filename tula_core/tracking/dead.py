@@ -21,10 +21,12 @@ from filelock import FileLock
 
 from tula_core.errors import InputError
 from tula_core.home import state_folder, write_atomic
+from tula_core.models.cost import hourly_price
 from tula_core.records import QUANTITIES, Outcome, Plan, Row, load
 from tula_core.tracking import spool, store
 from tula_core.tracking.runs import finish_operation
 from tula_core.tracking.send import flush
+from tula_core.tracking.spent import attempt_folder, spent
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -57,7 +59,7 @@ def open_attempt(run_folder: Path, plan: Plan, job_id: str, attempt: int, row: R
         "predictor": plan.predictor,
         "row": trained.to_dict(),
         "learning_rate": plan.job.recipe.learning_rate,
-        "price_per_node_hour": plan.job.cluster.price_per_node_hour,
+        "price_per_node_hour": hourly_price(plan.job.cluster),
         "billing_seconds": plan.job.cluster.billing_seconds,
         "train_samples": plan.facts.get("train_samples"),
     }
@@ -155,8 +157,8 @@ def _outcome(folder: Path, record: Mapping[str, Any]) -> Outcome:
             written = None
         if written is not None and written.attempt == record["attempt"]:
             return written
-    elapsed_s, samples = spent(folder)
-    events = folder / f"attempt-{record['attempt']}" / "events.jsonl"
+    elapsed_s, samples = spent(folder, record["attempt"])
+    events = attempt_folder(folder, record["attempt"]) / "events.jsonl"
     seen = events if events.exists() else attempt_path(folder, record["attempt"])
     row = record["row"]
     return Outcome(
@@ -192,34 +194,3 @@ def _partial(record: Mapping[str, Any], elapsed_s: float | None, samples: int | 
     if samples is not None and record["train_samples"]:
         partial["epochs"] = samples / record["train_samples"]
     return partial
-
-
-def spent(run_folder: Path) -> tuple[float | None, int | None]:
-    """Return the seconds of all attempts at a run and the samples that the last one saw, None where none is known."""
-    folders = sorted(
-        (path for path in run_folder.glob("attempt-*") if path.is_dir()), key=lambda path: path.stat().st_mtime
-    )
-    seconds = [found for found in map(attempt_seconds, folders) if found is not None]
-    samples = [
-        event["samples"] for folder in folders for event in _events(folder) if isinstance(event.get("samples"), int)
-    ]
-    return sum(seconds) if seconds else None, samples[-1] if samples else None
-
-
-def attempt_seconds(task_folder: Path) -> float | None:
-    """Return how long an attempt ran, from the launch of its workers to their last event; None where there is none."""
-    times = [event["at_s"] for event in _events(task_folder) if isinstance(event.get("at_s"), float)]
-    config = task_folder / "config.json"
-    return max(0.0, times[-1] - config.stat().st_mtime) if times and config.exists() else None
-
-
-def _events(task_folder: Path) -> list[dict[str, Any]]:
-    """Return the whole lines of ``events.jsonl``; a last one that was cut short is ignored."""
-    path = task_folder / "events.jsonl"
-    events = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
-        try:
-            events.append(json.loads(line))
-        except ValueError:
-            continue
-    return [event for event in events if isinstance(event, dict)]

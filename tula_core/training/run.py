@@ -13,10 +13,10 @@ import numpy as np
 
 from tula_core.engine.launch import LaunchResult, WorkerTask, launch
 from tula_core.errors import StoppedError
-from tula_core.models.cost import cost_usd, node_hours
+from tula_core.models.cost import cost_usd, hourly_price, node_hours
 from tula_core.progress import Event, Listener
 from tula_core.records import QUANTITIES, CurvePoint, Outcome, Plan, Row
-from tula_core.tracking import attempt_seconds
+from tula_core.tracking.spent import attempt_folder, attempt_seconds
 from tula_core.training.eta import seconds_left
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -53,7 +53,7 @@ class Attempt:
     @property
     def task_folder(self) -> Path:
         """Where this attempt's config, logs and events are."""
-        return self.folder / f"attempt-{self.number}"
+        return attempt_folder(self.folder, self.number)
 
 
 @dataclass(slots=True)
@@ -145,8 +145,9 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
     other error, after the workers have written a checkpoint.
     """
     hearing = _Hearing(attempt, listener, on_point)
-    earlier = [folder for folder in _attempt_folders(attempt.folder) if folder != attempt.task_folder]
-    earlier_s = sum(attempt_seconds(folder) or 0.0 for folder in earlier)
+    earlier_s = sum(
+        attempt_seconds(folder) for folder in _attempt_folders(attempt.folder) if folder != attempt.task_folder
+    )
     error: BaseException | None = None
     result: LaunchResult | None = None
     try:
@@ -155,7 +156,7 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
             error = result.failure.to_error()
     except (KeyboardInterrupt, StoppedError) as stop:
         error = stop
-    seconds = earlier_s + (result.seconds if result is not None else attempt_seconds(attempt.task_folder) or 0.0)
+    seconds = earlier_s + (result.seconds if result is not None else attempt_seconds(attempt.task_folder))
     status: Status = "FINISHED" if error is None else _status(error, result)
     final = result.result if result is not None and result.result is not None else {}
     return _outcome(hearing, status, error, final, seconds), error
@@ -233,7 +234,7 @@ def _actual(hearing: _Hearing, final: Mapping[str, Any], seconds: float) -> dict
     plan, nodes = hearing.attempt.plan, hearing.attempt.row.candidate.nodes
     samples = final.get("samples", hearing.samples)
     metric = hearing.curve[-1]["metric"] if hearing.curve else None
-    price = plan.job.cluster.price_per_node_hour
+    price = hourly_price(plan.job.cluster)
     return {
         "step_time_s": final.get("step_time_s"),
         "time_to_train_s": seconds,

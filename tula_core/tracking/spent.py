@@ -1,0 +1,51 @@
+"""What the attempts of a run have spent, read from the files that their workers left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def attempt_folder(run_folder: Path, attempt: int) -> Path:
+    """Return the folder with the config, events and logs of an attempt, counted from 1."""
+    return run_folder / f"attempt-{attempt}"
+
+
+def attempt_seconds(folder: Path) -> float:
+    """Return how long an attempt ran, from its launch to its last event; 0 where it said nothing."""
+    config = folder / "config.json"
+    times = [float(event["at_s"]) for event in _events(folder)]
+    return max(0.0, times[-1] - config.stat().st_mtime) if times and config.exists() else 0.0
+
+
+def spent(run_folder: Path, attempt: int) -> tuple[float | None, int | None]:
+    """Return the seconds of all attempts up to ``attempt`` and the samples the last had seen, None where none says."""
+    seconds = sum(attempt_seconds(attempt_folder(run_folder, number)) for number in range(1, attempt + 1))
+    samples = None
+    for number in range(attempt, 0, -1):
+        seen = [event["samples"] for event in _events(attempt_folder(run_folder, number)) if _tells_samples(event)]
+        if seen:
+            samples = int(seen[-1])
+            break
+    return seconds or None, samples
+
+
+def _tells_samples(event: Mapping[str, Any]) -> bool:
+    return event.get("kind") in ("progress", "resumed") and isinstance(event.get("samples"), int)
+
+
+def _events(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield whole events; a last line that was cut short is ignored."""
+    path = folder / "events.jsonl"
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and isinstance(event.get("at_s"), (int, float)):
+                yield event
