@@ -143,6 +143,7 @@ def profile() -> Profile:
         step_time_s=0.0123,
         step_time_median_s=0.0121,
         step_time_error_s=0.0002,
+        block_scatter=None,
         first_step_s=0.3,
         loader_s=0.001,
         compute_s=0.009,

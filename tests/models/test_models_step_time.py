@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -163,3 +165,11 @@ def test_measured_means_that_very_configuration():
 def test_first_step_extra_comes_from_the_nearest_measured():
     model = model_of(make_profile().steps)
     assert model.first_step_extra_s(shapes((1, 2, 70, 1)))[0] == pytest.approx(0.2)
+
+
+def test_a_machine_whose_speed_changed_during_the_probe_gets_wide_intervals():
+    rows = make_profile().steps
+    steady = model_of(rows)
+    shaky = model_of([dataclasses.replace(row, block_scatter=0.3) for row in rows])
+    assert predict(shaky, 1, 1, 64, 1)[0] == pytest.approx(predict(steady, 1, 1, 64, 1)[0])
+    assert predict(shaky, 1, 1, 64, 1)[1] > 0.3 > predict(steady, 1, 1, 64, 1)[1]

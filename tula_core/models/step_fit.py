@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tula_core.models.communication import Links, bucket_count
 from tula_core.models.fitting import Posterior, Prior, fit_map
+from tula_core.models.scatter import machine_scatter
 from tula_core.models.step_time import Shapes, StepParameters, step_parts
 from tula_core.records.profile import StepTiming
 

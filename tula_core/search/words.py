@@ -94,7 +94,8 @@ def admitting_duration(seconds: float) -> str:
     """
     if seconds > 7200:
         return f"{math.ceil(seconds / 360) / 10:g}h"
-    return f"{math.ceil(seconds / 60)}m" if seconds > 1200 else f"{math.ceil(seconds)}s"
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes}m" if 60 * minutes <= 1.05 * seconds else f"{math.ceil(seconds)}s"
 
 
 def admitting_usd(usd: float) -> str:
