@@ -122,6 +122,7 @@ def make_facts(**overrides: Any) -> WorkloadFacts:
         chance=0.1,
         has_batch_norm=True,
         code_fingerprint="0" * 16,
+        notes=(),
     )
     return dataclasses.replace(facts, **overrides)
 

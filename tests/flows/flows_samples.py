@@ -133,6 +133,7 @@ def profile() -> Profile:
         chance=0.1,
         has_batch_norm=True,
         code_fingerprint="f" * 16,
+        notes=(),
     )
     step = StepTiming(
         nodes=1,

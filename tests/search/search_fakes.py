@@ -144,6 +144,7 @@ def profile(
             chance=0.1,
             has_batch_norm=False,
             code_fingerprint="c0de",
+            notes=(),
         ),
         hardware=Hardware(
             fingerprint="f00d",

@@ -26,6 +26,7 @@ class WorkloadFacts:
     chance: float | None  # value of the metric for a guess, None where unknown
     has_batch_norm: bool
     code_fingerprint: str  # of the workload's source, the network's structure and the data's shape
+    notes: tuple[str, ...]  # what was assumed while loading it, each one sentence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
