@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from tula_core.errors import InputError
 
@@ -43,11 +46,24 @@ def write_atomic(path: Path, data: str | bytes) -> None:
     OSError
         The disk is full or the folder is not writable; the old file is untouched and no temporary file is left.
     """
+    with open_atomic(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+@contextlib.contextmanager
+def open_atomic(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file to write to, which takes the place of ``path`` when it is complete; `write_atomic` for large data.
+
+    Raises
+    ------
+    OSError
+        As in `write_atomic`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)

@@ -94,6 +94,24 @@ def hopeless() -> Workload:
     return workload(learning_rate=1e30, schedule="constant", epochs=2)
 
 
+class Poisoned(Mlp):
+    """The thirteenth step, the last of an epoch, has a finite loss and a gradient that is not."""
+
+    calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        output = super().forward(inputs)
+        if self.training:
+            self.calls += 1
+            if self.calls == 13:
+                return output + torch.sqrt(0 * output.sum())
+        return output
+
+
+def poisoned() -> Workload:
+    return workload(Poisoned)
+
+
 def _refuse_large(inputs: Tensor) -> None:
     if len(inputs) >= 64:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")

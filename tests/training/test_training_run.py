@@ -51,6 +51,18 @@ def test_a_run_reaches_its_last_epoch_and_counts_all_it_did(tmp_path: Path) -> N
     assert points == sorted(points) and points[-1] == 609
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_weights_that_the_last_update_ruined_are_neither_judged_nor_kept(tmp_path: Path, processes: int) -> None:
+    said: list[Event] = []
+    plan = hand_made_plan("poisoned", processes=processes, local_batch=16 // processes)
+    outcome, error = train(plan, tmp_path, said=said)
+    assert error is None and outcome.learning_rate_reductions == 1
+    assert outcome.actual["steps"] == 39
+    assert [point.samples for point in outcome.curve] == [203, 406, 609]
+    assert all(math.isfinite(point.train_loss) for point in outcome.curve) and outcome.curve[-1].metric > 0.5
+    assert [event.message for event in said if event.level == "warning"][0].startswith("the loss became nan after 203")
+
+
 def test_a_run_at_the_spot_price_has_an_actual_cost_beside_its_forecast(tmp_path: Path) -> None:
     plan = hand_made_plan("plain")
     cluster = plan.job.cluster.model_copy(update={"spot_price_per_node_hour": 3.6, "billing_seconds": 60})

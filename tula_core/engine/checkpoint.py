@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 
 from tula_core.engine.assemble import Trainee, share_buffers
 from tula_core.errors import InputError, RunError
-from tula_core.home import write_atomic
+from tula_core.home import open_atomic
 
 _FORMAT = 1
 
@@ -27,10 +26,10 @@ def save_checkpoint(trainee: Trainee, path: Path, progress: dict[str, Any]) -> N
     failed = 0.0
     message = ""
     if trainee.context.rank == 0:
-        buffer = io.BytesIO()
-        torch.save(state_of(trainee, progress), buffer)
         try:
-            write_atomic(path, buffer.getvalue())
+            # Straight to the file: a copy in memory would be a run's peak, which no batch size explains.
+            with open_atomic(path) as file:
+                torch.save(state_of(trainee, progress), file)
         except OSError as error:
             failed, message = 1.0, str(error.strerror or error)
     if trainee.context.all_reduce_max([failed])[0]:

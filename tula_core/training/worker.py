@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,9 @@ class Run:
             self.times.first_s = time.perf_counter() - began
 
     def _obey(self, verdict: Verdict, step: Step) -> bool:
+        if not verdict.diverged and (step.ends_epoch or verdict.stop or verdict.checkpoint_due) and self._ruined():
+            # The last update did it, so no loss shows it yet; such weights are neither to be judged nor kept.
+            verdict = replace(verdict, diverged=True, loss=math.nan)
         if verdict.diverged:
             self._reduce(verdict)
             return False
@@ -171,6 +175,10 @@ class Run:
         if verdict.checkpoint_due and not self._finished:
             self._save()
         return True
+
+    def _ruined(self) -> bool:
+        finite = torch.stack([weights.detach().isfinite().all() for weights in self.trainee.network.parameters()])
+        return self.context.all_reduce_max([0.0 if bool(finite.all()) else 1.0])[0] > 0
 
     def _report(self, verdict: Verdict, step: Step) -> None:
         self.context.emit(
