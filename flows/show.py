@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +16,9 @@ from rich.text import Text
 from flows import units
 from tula_core.records import Outcome, Plan, Profile
 from tula_core.records.candidate import QUANTITIES, Interval, Row
+
+if TYPE_CHECKING:
+    from tula_core.history import Quality
 
 LABELS = {
     "step_time_s": "step time",
@@ -215,6 +218,14 @@ def print_history(console: Console, outcomes: Iterable[Outcome]) -> None:
     for outcome in outcomes:
         table.add_row(*_history_cells(outcome))
     console.print(table)
+
+
+def print_quality(console: Console, quality: Mapping[str, Quality]) -> None:
+    """Print the typical error of each quantity over the runs that finished, and how often the interval held."""
+    for name, found in quality.items():
+        held = "" if found.coverage is None else f", inside the 90 % interval {100 * found.coverage:.0f} %"
+        median = f"median error {found.median_abs_error_pct:.1f} %{held}"
+        console.print(Text(f"{LABELS[name]}: {median} ({_count(found.jobs, 'run')})"))
 
 
 def _history_cells(outcome: Outcome) -> list[str]:

@@ -16,8 +16,8 @@ def history(
 ) -> None:
     """Show predicted against actual for every job so far."""
     from flows import show
-    from flows.ledger import to_csv
     from tula_core import api
+    from tula_core.history import summary, to_csv
 
     outcomes = api.outcomes()
     if out is not None:
@@ -32,6 +32,7 @@ def history(
     else:
         console = show.results()
         show.print_history(console, outcomes)
+        show.print_quality(console, summary(outcomes))
         show.print_next(console, "tula history --csv", "tula retrain")
 
 
