@@ -13,20 +13,25 @@ from tracking_factories import make_outcome, make_plan
 
 from tula_core.records import save
 from tula_core.tracking import Tracker, close_attempt, close_dead_runs, keys, open_attempt, store
-from tula_core.tracking.dead import attempt_path, is_running, spent
+from tula_core.tracking.dead import attempt_path, is_running
 from tula_core.tracking.read import recorded_outcomes
+from tula_core.tracking.spent import spent
 
 EVENTS = [
-    {"kind": "progress", "elapsed_s": 30.0, "samples": 500},
-    {"kind": "note", "elapsed_s": 99.0},
-    {"kind": "progress", "elapsed_s": 90.0, "samples": 2500},
+    {"kind": "ready", "at_s": 1010.0},
+    {"kind": "progress", "at_s": 1030.0, "samples": 500},
+    {"kind": "note", "at_s": 1080.0},
+    {"kind": "progress", "at_s": 1090.0, "samples": 2500},
 ]
 
 
-def write_events(folder: Path, *events: dict) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def write_events(attempt: Path, *events: dict) -> None:
+    """Leave what a worker leaves that was launched at second 1000 and killed while it wrote."""
+    attempt.mkdir(parents=True, exist_ok=True)
+    (attempt / "config.json").write_text("{}")
+    os.utime(attempt / "config.json", (1000, 1000))
     lines = [json.dumps(event) for event in events]
-    (folder / "events.jsonl").write_text("\n".join([*lines, '{"kind": "progress", "elapsed_s": 1']))
+    (attempt / "events.jsonl").write_text("\n".join([*lines, '{"kind": "progress", "at_s": 2']))
 
 
 RUNNER = """
@@ -51,7 +56,7 @@ def test_a_killed_run_is_closed_with_its_partial_cost_at_the_next_start(home: Pa
         assert close_dead_runs() == []  # it lives
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
-    write_events(folder, *EVENTS)
+    write_events(folder / "attempt-1", *EVENTS)
     assert close_dead_runs() == ["job-1"]
     assert close_dead_runs() == []
     assert json.loads(attempt_path(folder, 1).read_text())["status"] == "KILLED"
@@ -142,9 +147,12 @@ def test_a_death_that_is_noticed_late_does_not_undo_a_recorded_result(home: Path
     assert [found.outcome.status for found in recorded_outcomes()] == ["FINISHED"]
 
 
-def test_seconds_are_added_up_where_the_clock_starts_again(tmp_path: Path) -> None:
-    assert spent(tmp_path / "events.jsonl") == (None, None)
-    write_events(tmp_path, *EVENTS)
-    assert spent(tmp_path / "events.jsonl") == (90.0, 2500)
-    write_events(tmp_path, *EVENTS, {"kind": "progress", "elapsed_s": 20.0, "samples": 3000})
-    assert spent(tmp_path / "events.jsonl") == (110.0, 3000)
+def test_the_seconds_of_all_attempts_are_added_up(tmp_path: Path) -> None:
+    assert spent(tmp_path) == (None, None)
+    write_events(tmp_path / "attempt-1", *EVENTS)
+    assert spent(tmp_path) == (90.0, 2500)
+    write_events(tmp_path / "attempt-2", {"kind": "resumed", "at_s": 1020.0, "samples": 2500})
+    (tmp_path / "attempt-2.json").write_text("{}")
+    assert spent(tmp_path) == (110.0, 2500)
+    write_events(tmp_path / "attempt-10", {"kind": "progress", "at_s": 1005.0, "samples": 3000})
+    assert spent(tmp_path) == (115.0, 3000)

@@ -14,7 +14,8 @@ from train_helpers import hand_made_plan
 from tula_core.errors import DivergedError, StoppedError
 from tula_core.progress import Event, silent
 from tula_core.records import Outcome, Plan, load, save
-from tula_core.training.run import Attempt, attempt_seconds, run_attempt
+from tula_core.tracking.spent import attempt_seconds
+from tula_core.training.run import Attempt, run_attempt
 
 
 def attempt(plan: Plan, folder: Path, number: int = 1, resume: bool = False) -> Attempt:

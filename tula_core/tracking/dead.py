@@ -25,6 +25,7 @@ from tula_core.records import QUANTITIES, Outcome, Plan, Row, load
 from tula_core.tracking import spool, store
 from tula_core.tracking.runs import finish_operation
 from tula_core.tracking.send import flush
+from tula_core.tracking.spent import last_sign, spent
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -155,9 +156,8 @@ def _outcome(folder: Path, record: Mapping[str, Any]) -> Outcome:
             written = None
         if written is not None and written.attempt == record["attempt"]:
             return written
-    events = folder / "events.jsonl"
-    elapsed_s, samples = spent(events)
-    seen = events if elapsed_s is not None else attempt_path(folder, record["attempt"])
+    elapsed_s, samples = spent(folder)
+    seen_s = last_sign(folder) or attempt_path(folder, record["attempt"]).stat().st_mtime
     row = record["row"]
     return Outcome(
         schema_version=Outcome.SCHEMA_VERSION,
@@ -176,7 +176,7 @@ def _outcome(folder: Path, record: Mapping[str, Any]) -> Outcome:
         actual={**dict.fromkeys(QUANTITIES), **_partial(record, elapsed_s, samples)},
         curve=(),
         run_folder=str(folder),
-        finished_at=datetime.fromtimestamp(seen.stat().st_mtime, UTC).isoformat(timespec="seconds"),
+        finished_at=datetime.fromtimestamp(seen_s, UTC).isoformat(timespec="seconds"),
     )
 
 
@@ -192,30 +192,3 @@ def _partial(record: Mapping[str, Any], elapsed_s: float | None, samples: int | 
     if samples is not None and record["train_samples"]:
         partial["epochs"] = samples / record["train_samples"]
     return partial
-
-
-def spent(events: Path) -> tuple[float | None, int | None]:
-    """Return the seconds and samples of a run from its ``events.jsonl``, None where it tells none.
-
-    The clock of a resumed run may go on or start again; where it starts again, the attempts are added up. A last line
-    that was cut short is ignored.
-    """
-    before, last, samples = 0.0, None, None
-    if not events.exists():
-        return None, None
-    with events.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if '"progress"' not in line:
-                continue
-            try:
-                event = json.loads(line)
-                elapsed_s = float(event["elapsed_s"])
-            except (ValueError, KeyError, TypeError):
-                continue
-            if event.get("kind") != "progress" or not math.isfinite(elapsed_s) or elapsed_s < 0:
-                continue
-            if last is not None and elapsed_s < last:
-                before += last
-            last = elapsed_s
-            samples = event["samples"] if isinstance(event.get("samples"), int) else samples
-    return (None if last is None else before + last), samples

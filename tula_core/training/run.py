@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from tula_core.errors import StoppedError
 from tula_core.models.cost import cost_usd, node_hours
 from tula_core.progress import Event, Listener
 from tula_core.records import QUANTITIES, CurvePoint, Outcome, Plan, Row
+from tula_core.tracking.spent import attempt_folders, attempt_seconds
 from tula_core.training.eta import seconds_left
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -146,7 +146,7 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
     """
     hearing = _Hearing(attempt, listener, on_point)
     earlier_s = sum(
-        attempt_seconds(folder) for folder in _attempt_folders(attempt.folder) if folder != attempt.task_folder
+        attempt_seconds(folder) for folder in attempt_folders(attempt.folder) if folder != attempt.task_folder
     )
     error: BaseException | None = None
     result: LaunchResult | None = None
@@ -187,19 +187,6 @@ def _task(attempt: Attempt) -> WorkerTask:
         processes_per_node=candidate.processes_per_node,
         threads=int(attempt.plan.hardware["threads_per_process"]),
     )
-
-
-def _attempt_folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("attempt-*") if path.is_dir())
-
-
-def attempt_seconds(task_folder: Path) -> float:
-    """Return how long an attempt ran, from its launch to its last event; 0 where it said nothing."""
-    config, events = task_folder / "config.json", task_folder / "events.jsonl"
-    if not (config.exists() and events.exists()):
-        return 0.0
-    times = [json.loads(line)["at_s"] for line in events.read_text().splitlines() if line.endswith("}")]
-    return max(0.0, times[-1] - config.stat().st_mtime) if times else 0.0
 
 
 def _outcome(
