@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flows.output import check_out, write_out
 from tula_core.errors import InputError, RunError
 
 
@@ -19,11 +20,10 @@ def history(
     from tula_core import api
     from tula_core.history import summary, to_csv
 
+    check_out(out)
     outcomes = api.outcomes()
     if out is not None:
-        from tula_core.home import write_atomic
-
-        write_atomic(out, to_csv(outcomes))
+        write_out(out, to_csv(outcomes))
         typer.echo(f"{len(outcomes)} runs are in {out}")
     elif as_csv:
         typer.echo(to_csv(outcomes), nl=False)

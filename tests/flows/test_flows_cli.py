@@ -181,11 +181,11 @@ def test_each_end_of_a_run_has_its_exit_code(core: FakeCore, error: BaseExceptio
 def test_an_unexpected_error_names_its_first_cause_and_keeps_the_traceback(core: FakeCore, home: Path) -> None:
     save(samples.plan(), "p.json")
     error = TypeError("second")
-    error.__cause__ = OSError(28, "No space left on device")
+    error.__cause__ = LookupError("the first")
     core.train_errors = [error]
     answer = tula("train", "p.json")
     assert answer.exit_code == 4
-    assert answer.stderr.splitlines()[0] == "error: OSError: [Errno 28] No space left on device"
+    assert answer.stderr.splitlines()[0] == "error: LookupError: the first"
     [kept] = (home / "errors").iterdir()
     assert str(kept.relative_to(Path.cwd())) in answer.stderr
     assert "TypeError: second" in kept.read_text()
