@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 
 from tests.factories import TRUTH, make_profile, make_step, relative_error, true_step_time_s
 from tula_core.models.communication import bucket_count, fit_links, ring_all_reduce_s
+from tula_core.models.fitting import Z90
 from tula_core.models.step_fit import fit_step_time
 from tula_core.models.step_time import Shapes, contention_factor, micro_batch_s, soft_maximum
 from tula_core.records import Candidate, CommunicationTiming
@@ -163,3 +166,19 @@ def test_measured_means_that_very_configuration():
 def test_first_step_extra_comes_from_the_nearest_measured():
     model = model_of(make_profile().steps)
     assert model.first_step_extra_s(shapes((1, 2, 70, 1)))[0] == pytest.approx(0.2)
+
+
+def test_a_run_on_a_machine_that_is_now_busy_now_idle_lies_in_its_interval():
+    generator = np.random.default_rng(3)
+    inside, runs = 0, 30
+    for _ in range(runs):
+        timed = []
+        for local_batch in (8, 16, 32, 64, 128):
+            blocks = np.exp(0.3 * generator.standard_normal(3))
+            error = float(blocks.std(ddof=1) / np.sqrt(3) / blocks.mean())
+            row = make_step(local_batch=local_batch, factor=float(blocks.mean()))
+            timed.append(dataclasses.replace(row, step_time_error_s=error * row.step_time_s))
+        value, log_sd = predict(model_of(timed), 1, 1, 32, 1)
+        run_s = true_step_time_s(1, 1, 32) * np.exp(0.3 * generator.standard_normal())
+        inside += abs(np.log(run_s / value)) <= Z90 * log_sd
+    assert inside / runs >= 0.8
