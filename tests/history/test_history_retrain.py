@@ -153,3 +153,14 @@ def test_a_winner_is_registered_promoted_and_used(home: Path) -> None:
     assert loser.challenger is not None and loser.challenger.version == 3
     assert champion().version == 2
     assert adopt(retrain([], champion())).challenger is None
+
+
+def test_a_training_time_that_holds_other_corrections_is_no_evidence() -> None:
+    learnt = {"step_time_s": Correction(log_bias=0.3, log_sd=0.1, outcomes=4)}
+    version = replace(BUILTIN, version=2, outcomes=4, jobs=2, by_quantity=learnt)
+    found = gather(make_history(1.2, 1.2, 1.2, predictor=version.label), lambda label: version)
+    assert not found.log_ratios["time_to_train_s"]
+    own = {**learnt, "time_to_train_s": Correction(log_bias=0.4, log_sd=0.1, outcomes=4)}
+    version = replace(version, by_quantity=own)
+    ratios = gather(make_history(1.2, 1.2, 1.2, predictor=version.label), lambda label: version).log_ratios
+    assert ratios["time_to_train_s"]["a"][0] == pytest.approx(math.log(1.2) + 0.4)

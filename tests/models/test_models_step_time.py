@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tests.factories import TRUTH, make_profile, make_step, relative_error, true_step_time_s
 from tula_core.models.communication import bucket_count, fit_links, ring_all_reduce_s
+from tula_core.models.fitting import Z90
 from tula_core.models.step_fit import fit_step_time
 from tula_core.models.step_time import Shapes, contention_factor, micro_batch_s, soft_maximum
 from tula_core.records import Candidate, CommunicationTiming
@@ -173,3 +174,20 @@ def test_a_machine_whose_speed_changed_during_the_probe_gets_wide_intervals():
     shaky = model_of([dataclasses.replace(row, block_scatter=0.3) for row in rows])
     assert predict(shaky, 1, 1, 64, 1)[0] == pytest.approx(predict(steady, 1, 1, 64, 1)[0])
     assert predict(shaky, 1, 1, 64, 1)[1] > 0.3 > predict(steady, 1, 1, 64, 1)[1]
+
+
+def test_a_run_on_a_machine_that_is_now_busy_now_idle_lies_in_its_interval():
+    generator = np.random.default_rng(3)
+    inside, runs = 0, 30
+    for _ in range(runs):
+        timed = []
+        for local_batch in (8, 16, 32, 64, 128):
+            blocks = np.exp(0.3 * generator.standard_normal(3))
+            error = float(blocks.std(ddof=1) / np.sqrt(3) / blocks.mean())
+            row = make_step(local_batch=local_batch, factor=float(blocks.mean()))
+            scatter = float(np.log(blocks).std(ddof=1))
+            timed.append(dataclasses.replace(row, step_time_error_s=error * row.step_time_s, block_scatter=scatter))
+        value, log_sd = predict(model_of(timed), 1, 1, 32, 1)
+        run_s = true_step_time_s(1, 1, 32) * np.exp(0.3 * generator.standard_normal())
+        inside += abs(np.log(run_s / value)) <= Z90 * log_sd
+    assert inside / runs >= 0.8

@@ -106,6 +106,22 @@ def test_each_fault_shows_under_its_own_name(changes, expected):
         validate(workload(**changes))
 
 
+@pytest.mark.parametrize(
+    "reduce",
+    [lambda right: (right.mean(), len(right)), lambda right: (right.mean(), 1)],
+    ids=["counted", "mean of means"],
+)
+def test_a_metric_that_does_not_add_up_is_refused(reduce):
+    metric = Metric(name="odd", higher_is_better=True, ceiling=1.0, compute=lambda o, t: reduce(1.0 + 0 * o[:, 0]))
+    with pytest.raises(InputError, match="It must return the sum over the batch, not the mean"):
+        validate(workload(metric=metric))
+
+
+def test_a_loss_that_is_a_sum_is_refused():
+    with pytest.raises(InputError, match="doubles where every sample comes twice"):
+        validate(workload(loss=nn.CrossEntropyLoss(reduction="sum")))
+
+
 @pytest.mark.parametrize("bad", [2, -1, -100])
 def test_a_label_out_of_range_is_found_in_the_whole_set(bad):
     labels = torch.zeros(50, dtype=torch.long)

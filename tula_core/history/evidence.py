@@ -11,6 +11,8 @@ from tula_core.records import Corrections, Outcome
 QUANTITIES = ("step_time_s", "time_to_train_s", "epochs", "accuracy", "memory_bytes")
 """The quantities whose forecast is corrected; the others follow from them."""
 
+_PASSED_ON = {"step_time_s", "epochs"}  # corrections that enter a training time which has none of its own
+
 Lookup = Callable[[str], Corrections | None]
 
 
@@ -37,7 +39,8 @@ def gather(outcomes: Iterable[Outcome], lookup: Lookup) -> Evidence:
     away again by the outcomes that it made right.
 
     Failed and killed runs are counted and give no ratio: what they took is a lower bound of what they would have taken.
-    A run of several attempts gives none for its training time, which holds what the lost attempts took.
+    A run of several attempts gives none for its training time, which holds what the lost attempts took; nor does one
+    whose training time was forecast from a corrected step time or number of epochs alone, since that cannot be undone.
     """
     found: dict[str, dict[str, list[float]]] = {name: {} for name in QUANTITIES}
     used = failed = unattributed = 0
@@ -60,6 +63,8 @@ def gather(outcomes: Iterable[Outcome], lookup: Lookup) -> Evidence:
 
 def _log_ratio(outcome: Outcome, name: str, version: Corrections) -> float | None:
     if name == "time_to_train_s" and outcome.attempt > 1:
+        return None
+    if name == "time_to_train_s" and name not in version.by_quantity and _PASSED_ON & set(version.by_quantity):
         return None
     if name == "epochs" and outcome.target_reached is None:
         return None  # the epochs were given, not forecast

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tula_core.engine.launch import LaunchResult, WorkerTask, launch
-from tula_core.errors import StoppedError
+from tula_core.errors import RunError, StoppedError
 from tula_core.models.cost import cost_usd, hourly_price, node_hours
 from tula_core.progress import Event, Listener
 from tula_core.records import QUANTITIES, CurvePoint, Outcome, Plan, Row
@@ -156,6 +156,12 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
             error = result.failure.to_error()
     except (KeyboardInterrupt, StoppedError) as stop:
         error = stop
+    except OSError as fault:  # the attempt has failed and is recorded as that, where anything can be written at all
+        error = RunError(
+            f"run folder: {str(attempt.folder)!r} cannot be written ({fault.strerror or fault}). "
+            "Free disk space or set TULA_HOME to a larger disk, then go on with --resume."
+        )
+        error.__cause__ = fault
     seconds = earlier_s + (result.seconds if result is not None else attempt_seconds(attempt.task_folder))
     status: Status = "FINISHED" if error is None else _status(error, result)
     final = result.result if result is not None and result.result is not None else {}

@@ -153,6 +153,11 @@ def _check_loss(workload: Workload, network: nn.Module, output: Tensor, targets:
         raise InputError(f"loss: {name} gave {found} for {shapes}. It must return a scalar, the mean over the batch.")
     if not bool(loss.detach().isfinite()):
         raise InputError(f"loss: {name} gave {float(loss.detach())} for {shapes}, all finite. Mend the loss.")
+    if _is_sum(workload, float(loss.detach()), output.detach(), targets):
+        raise InputError(
+            f"loss: {name} doubles where every sample comes twice, as a sum does. Return the mean over the batch: the "
+            "gradient of a sum grows with the batch, beside the learning rate that already does."
+        )
     if not loss.requires_grad:
         raise InputError(f"loss: {name} has no gradient. Compute it from the output by torch, without detach or item.")
     try:
@@ -165,11 +170,23 @@ def _check_loss(workload: Workload, network: nn.Module, output: Tensor, targets:
         )
 
 
+def _is_sum(workload: Workload, loss: float, output: Tensor, targets: Tensor) -> bool:
+    """Return whether a loss doubles where every sample comes twice."""
+    try:
+        twice = float(workload.loss(torch.cat([output, output]), torch.cat([targets, targets])))
+    except Exception:  # it may take this one size alone, and then nothing can be said
+        return False
+    return abs(twice - 2 * loss) < 1e-3 * abs(twice)
+
+
 def _check_metric(workload: Workload, output: Tensor, targets: Tensor) -> None:
     name = workload.metric.name
     shapes = f"output {tuple(output.shape)} and target {tuple(targets.shape)}, {targets.dtype}"
     try:
         total, count = workload.metric.compute(output.detach(), targets)
+        twice, twice_count = workload.metric.compute(
+            torch.cat([output, output]).detach(), torch.cat([targets, targets])
+        )
         mean = float(total) / int(count)
     except (Exception, SystemExit) as error:
         raise InputError(
@@ -177,3 +194,8 @@ def _check_metric(workload: Workload, output: Tensor, targets: Tensor) -> None:
         ) from error
     if not math.isfinite(mean):
         raise InputError(f"metric: {name} gave {mean} for {shapes}. Mend the metric.")
+    if int(twice_count) != 2 * int(count) or abs(float(twice) - 2 * float(total)) > 1e-3 * abs(float(total)):
+        raise InputError(
+            f"metric: {name} gave {float(total):g} and {int(count)}, and {float(twice):g} and {int(twice_count)} where "
+            "every sample comes twice. It must return the sum over the batch, not the mean, and the count."
+        )
