@@ -20,15 +20,21 @@ _EMBEDDED = {
 }
 
 
-def configure() -> None:
+def configure() -> bool:
     """Set what Prefect reads from the environment; call it before the first ``import prefect``.
 
     Without ``PREFECT_HOME`` and ``PREFECT_API_URL`` Prefect lives under Tula's own state folder with a server that is
     started for the run alone; task results are then in ``storage`` there. With one of them set Prefect is the user's,
     and only noise is turned off.
+
+    Returns
+    -------
+    bool
+        Whether Prefect is Tula's own, with a server that lives as long as this process.
     """
     own = not (os.environ.get("PREFECT_HOME") or os.environ.get("PREFECT_API_URL"))
     if own:
         os.environ["PREFECT_HOME"] = str(state_folder("prefect"))
     for name, value in {**_QUIET, **(_EMBEDDED if own else {})}.items():
         os.environ.setdefault(name, value)
+    return own

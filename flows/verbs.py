@@ -40,7 +40,10 @@ def run(job: JobText, overrides: Overrides = None, resume: Resume = False, out: 
     from flows.watch import watching
     from tula_core.records import Outcome, from_json
 
-    configure()
+    if configure():
+        from flows.watchdog import guard
+
+        guard()
     with Screen(plan_file=out) as screen, watching(screen):
         screen.say("Starting Prefect")
         from flows.optimize import optimize

@@ -16,7 +16,7 @@ from tula_core.records import Outcome, Plan, Profile, save
 
 if TYPE_CHECKING:
     from tula_core.history import RetrainReport
-    from tula_core.tracking import Tracker
+    from tula_core.tracking import FlushReport, Tracker
     from tula_core.training.run import Attempt
 
 _LOG_EVERY_S = 10.0
@@ -38,6 +38,7 @@ def profile(job: Job, *, reprofile: bool = False, listener: Listener = silent) -
     RunError
         Measuring failed for another reason than memory.
     """
+    _check(job)
     from tula_core import profiling
 
     return profiling.profile(job, reprofile=reprofile, listener=listener)
@@ -56,6 +57,7 @@ def plan(job: Job, *, profile: Profile | None = None, reprofile: bool = False, l
     InputError, RunError
         As in `profile`; also where ``profile`` is another workload's.
     """
+    _check(job)
     from tula_core import mitigations, profiling, search, tracking
     from tula_core.models import predictor
 
@@ -148,13 +150,13 @@ def _attempt(attempt: Attempt, listener: Listener) -> tuple[Outcome, BaseExcepti
     plan, folder, number = attempt.plan, attempt.folder, attempt.number
     tracker = _tracker(plan, attempt.job_id)
     tracking.open_attempt(folder, plan, attempt.job_id, number, attempt.row)
-    tracker.start(plan, attempt.row, number)
+    _warn(tracker.start(plan, attempt.row, number), listener)
     points = _PointLog(tracker)
     outcome, error = run_attempt(attempt, listener, points)
     points.flush()
     save(outcome, folder / "outcome.json")
     listener(Event(stage="track", message="recording the outcome", fraction=0.0))
-    tracker.finish(outcome)
+    _warn(tracker.finish(outcome), listener)
     tracking.close_attempt(folder, number, outcome.status)
     listener(Event(stage="track", message="recorded", fraction=1.0))
     return outcome, error
@@ -169,9 +171,11 @@ def resume_plan(job: Job) -> tuple[Plan, str]:
 
 
 def outcomes() -> list[Outcome]:
-    """Return every outcome on record, oldest first."""
+    """Return every outcome on record, oldest first; runs found dead are closed and recorded first."""
+    from tula_core import tracking
     from tula_core.history import sync
 
+    tracking.close_dead_runs(send=False)
     return sync()
 
 
@@ -182,8 +186,24 @@ def retrain(*, listener: Listener = silent) -> RetrainReport:
     from tula_core.history import retrain as fit_and_check
 
     tracking.sync_champion()
+    tracking.close_dead_runs(send=False)
     report = fit_and_check(sync(listener=listener), tracking.champion())
     return adopt(report, listener=listener)
+
+
+def _check(job: Job) -> None:
+    """Refuse at once what the job alone shows to be wrong; measuring takes minutes."""
+    from tula_core import mitigations
+    from tula_core.search.constraints import check_price
+
+    mitigations.resolve(job)
+    check_price(job)
+
+
+def _warn(report: FlushReport, listener: Listener) -> None:
+    if report.problem is not None:
+        waits = f"; {report.left} records wait in the spool and are sent later" if report.left else ""
+        listener(Event(stage="track", message=f"{report.problem}{waits}", level="warning"))
 
 
 def _row_number(plan: Plan, row: int | None) -> int:

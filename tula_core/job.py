@@ -71,7 +71,7 @@ def parse_size_bytes(value: Any) -> Any:
 
 Duration = Annotated[float, BeforeValidator(parse_duration_s), Field(gt=0, allow_inf_nan=False)]
 Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0)]
-Count = Annotated[int, Field(gt=0, strict=True)]
+Count = Annotated[int, Field(gt=0, le=10**12, strict=True)]  # beyond it arithmetic in floats is no longer exact
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -289,9 +289,14 @@ def builtin_names() -> list[str]:
 
 def load_job(text: str, overrides: Iterable[str] = ()) -> Job:
     """Return the job that ``text`` names: a file where it looks like one or exists, else a built-in job."""
-    if text.endswith((".yaml", ".yml")) or "/" in text or Path(text).is_file():
-        return Job.from_yaml(text, overrides)
-    return Job.builtin(text, overrides)
+    is_file = text.endswith((".yaml", ".yml")) or "/" in text or Path(text).is_file()
+    job = Job.from_yaml(text, overrides) if is_file else Job.builtin(text, overrides)
+    if job.workload is not None and ":" not in job.workload and job.workload not in builtin_names():
+        raise InputError(
+            f"{text}: workload: {job.workload!r} is unknown. {nearest(job.workload, builtin_names())} "
+            "Or write package.module:function, or give network and dataset."
+        )
+    return job
 
 
 def with_overrides(data: Any, overrides: Iterable[str]) -> Any:

@@ -18,3 +18,11 @@ def test_imports_load_no_more_than_they_need(statement: str, unwanted: set[str])
     code = f"{statement}; import sys; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not unwanted & set(loaded)
+
+
+def test_a_subpackage_does_not_hide_the_function_of_its_name() -> None:
+    import tula_core
+    import tula_core.history
+
+    assert callable(tula_core.history)
+    assert tula_core.history.__module__ == "tula_core.api"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tula_core.errors import InputError
-from tula_core.tracking import reachable, shown_uri, tracking_uri
+from tula_core.tracking import flush, reachable, shown_uri, spool, tracking_uri
 from tula_core.tracking.store import artifact_location
 
 
@@ -48,3 +48,20 @@ def test_a_server_that_takes_connections_and_never_answers_is_not_reachable() ->
         assert not reachable(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.3)
         assert time.monotonic() - began < 2
     assert not reachable("http://no host at all", timeout_s=0.3)
+
+
+@pytest.mark.parametrize("uri", ["foo://bar", "postgresql://host/base"])
+def test_a_store_that_cannot_be_opened_costs_nothing_that_waits(
+    home: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    spool.append({"op": "start", "job_id": "a"})
+    report = flush()
+    assert (report.sent, report.left, report.rejected) == (0, 1, ())
+    assert report.problem is not None and f"MLflow cannot open '{uri}'" in report.problem
+
+
+def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://[bad")
+    with pytest.raises(InputError, match="is no address"):
+        tracking_uri()

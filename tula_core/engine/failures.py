@@ -133,6 +133,14 @@ def _failure_of(folder: Path, rank: int, exit_code: int | None) -> Failure:
         return Failure(kind="killed", rank=rank, message=message, traceback=tail, at_s=time.time())
     lines = [line for line in tail.splitlines() if line.strip()]
     last = lines[-1].strip() if lines else "it left no message"
-    message = f"process {rank} ended with exit code {exit_code}: {last}"
+    message = f"process {rank} ended with {_exit(exit_code)}: {last}"
     kind: Kind = "out_of_memory" if is_out_of_memory(RuntimeError(tail)) else "error"
     return Failure(kind=kind, rank=rank, message=message, traceback=tail, at_s=time.time())
+
+
+def _exit(code: int) -> str:
+    """Return an exit code in words; a signal by its name, since -11 tells few people that memory was misused."""
+    try:
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    except ValueError:
+        return f"exit code {code}"

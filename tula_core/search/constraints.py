@@ -93,6 +93,22 @@ class Limits:
     reach_probability: Callable[[Candidate], float | None]
 
 
+def check_price(job: Job) -> None:
+    """Refuse a budget that nothing can be held against; the job alone shows it.
+
+    Raises
+    ------
+    InputError
+        A budget without a price.
+    """
+    priced = job.cluster.price_per_node_hour is not None or job.cluster.spot_price_per_node_hour is not None
+    if job.constraints.budget_usd is not None and not priced:
+        raise InputError(
+            f"constraints.budget_usd: {job.constraints.budget_usd:g} cannot be checked, because the job has no price. "
+            "Give cluster.price_per_node_hour in USD, or leave the budget out."
+        )
+
+
 def check_request(job: Job, profile: Profile) -> None:
     """Refuse limits that cannot be checked at all.
 
@@ -101,12 +117,7 @@ def check_request(job: Job, profile: Profile) -> None:
     InputError
         A budget without a price, or a least accuracy where the workload's metric is better when lower.
     """
-    priced = job.cluster.price_per_node_hour is not None or job.cluster.spot_price_per_node_hour is not None
-    if job.constraints.budget_usd is not None and not priced:
-        raise InputError(
-            f"constraints.budget_usd: {job.constraints.budget_usd:g} cannot be checked, because the job has no price. "
-            "Give cluster.price_per_node_hour in USD, or leave the budget out."
-        )
+    check_price(job)
     if job.constraints.min_accuracy is not None and not profile.facts.higher_is_better:
         raise InputError(
             f"constraints.min_accuracy: {job.constraints.min_accuracy:g} does not fit the metric "

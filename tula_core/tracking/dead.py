@@ -89,6 +89,15 @@ def is_running(record: Mapping[str, Any]) -> bool:
     return bool(record["boot_id"] == _boot_id()) and bool(_birth(record["pid"]) == record["process_started"])
 
 
+def running_process(run_folder: Path) -> int | None:
+    """Return the number of the process that runs an attempt of this run, None where none does."""
+    for path in run_folder.glob("attempt-*.json"):
+        record = _read(path)
+        if record is not None and is_running(record):
+            return int(record["pid"])
+    return None
+
+
 def close_dead_runs(*, send: bool = True) -> list[str]:
     """Close the attempts whose process is gone, as KILLED and with their partial cost; return their jobs' ids.
 
@@ -117,7 +126,8 @@ def _read(path: Path) -> dict[str, Any] | None:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-    return record if isinstance(record, dict) and record.get("schema_version") == 1 else None
+    whole = isinstance(record, dict) and record.get("schema_version") == 1 and {"status", "row", "pid"} <= set(record)
+    return record if whole else None
 
 
 def _mark(path: Path, record: dict[str, Any], status: str) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from tula_core.errors import InputError
+from tula_core.errors import InputError, RunError, TulaError
 from tula_core.home import state_folder, tula_home
 
 if TYPE_CHECKING:
@@ -55,7 +55,13 @@ def tracking_uri() -> str:
     uri = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
     if not uri:
         return f"sqlite:///{tula_home() / 'mlflow.db'}"
-    scheme = urllib.parse.urlsplit(uri).scheme
+    try:
+        scheme = urllib.parse.urlsplit(uri).scheme
+    except ValueError as error:
+        raise InputError(
+            f"MLFLOW_TRACKING_URI: {uri!r} is no address ({error}). Use sqlite:///PATH/mlflow.db, http://HOST:PORT, "
+            "or unset it for a database in the state folder."
+        ) from None
     if scheme in ("", "file") and uri != "databricks":
         raise InputError(
             f"MLFLOW_TRACKING_URI: {uri!r} is a folder, which MLflow no longer takes as a store. Use "
@@ -128,12 +134,27 @@ def _answers(address: str, timeout_s: float) -> bool:
 
 
 def client(uri: str | None = None) -> MlflowClient:
-    """Return this process's client for the store, whose database is created first where it is missing."""
+    """Return this process's client for the store, whose database is created first where it is missing.
+
+    Raises
+    ------
+    RunError
+        MLflow cannot open such a store. Never an error that speaks against an operation: the spool keeps them all.
+    """
     address = tracking_uri() if uri is None else uri
     key = (os.getpid(), address)
     with _clients_lock:
         if key not in _clients:
-            _clients[key] = _connect(address)
+            try:
+                _clients[key] = _connect(address)
+            except (OSError, TulaError):
+                raise
+            except Exception as error:  # a scheme it does not know, a driver that is missing, a database it cannot read
+                reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                raise RunError(
+                    f"MLFLOW_TRACKING_URI: MLflow cannot open {shown_uri(address)!r} ({reason}). "
+                    "Use sqlite:///PATH/mlflow.db or http://HOST:PORT, or unset it for a database in the state folder."
+                ) from error
         return _clients[key]
 
 

@@ -14,6 +14,7 @@ from tula_core.errors import InputError
 from tula_core.home import state_folder, tula_home, write_atomic
 from tula_core.job import Job
 from tula_core.records import Outcome, Plan, load, save
+from tula_core.tracking.dead import running_process
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +37,14 @@ class RunFolder:
     def row_number(self) -> int:
         """The row of the plan's table it trains."""
         return int(json.loads((self.path / "run.json").read_text())["row"])
+
+    @property
+    def plan_digest(self) -> str | None:
+        """The digest of the plan it trains, None where the file is damaged."""
+        try:
+            return str(json.loads((self.path / "run.json").read_text())["plan_digest"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     @property
     def outcome(self) -> Outcome | None:
@@ -79,12 +88,11 @@ def unfinished_run(plan: Plan) -> RunFolder:
     Raises
     ------
     InputError
-        There is none.
+        There is none, or it is under way.
     """
     for folder in run_folders():
-        digest = json.loads((folder.path / "run.json").read_text())["plan_digest"]
-        if digest == plan.digest and not folder.finished:
-            return folder
+        if folder.plan_digest == plan.digest and not folder.finished:
+            return _not_under_way(folder)
     raise InputError(
         f"--resume: no unfinished run of this plan under {str(tula_home() / 'runs')!r}. "
         "Start it without --resume, or set TULA_HOME to where it ran."
@@ -97,12 +105,29 @@ def unfinished_run_of_job(job: Job) -> RunFolder:
     Raises
     ------
     InputError
-        There is none.
+        There is none, or it is under way.
     """
     for folder in run_folders():
-        if not folder.finished and folder.plan.job.completes(job):
-            return folder
+        if _is_of(folder, job) and not folder.finished:
+            return _not_under_way(folder)
     raise InputError(
         f"--resume: no unfinished run of job {job.title!r} under {str(tula_home() / 'runs')!r}. "
         "Start it without --resume, or set TULA_HOME to where it ran."
     )
+
+
+def _is_of(folder: RunFolder, job: Job) -> bool:
+    """Return whether a run is one of ``job``; one whose plan is damaged is of none and must not block the others."""
+    try:
+        return folder.plan_digest is not None and folder.plan.job.completes(job)
+    except InputError:
+        return False
+
+
+def _not_under_way(folder: RunFolder) -> RunFolder:
+    process = running_process(folder.path)
+    if process is not None:
+        raise InputError(
+            f"--resume: run {folder.job_id} is under way in process {process}. Wait until it ends or stop it first."
+        )
+    return folder
