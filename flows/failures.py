@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import signal
@@ -21,6 +22,9 @@ from tula_core.home import state_folder
 P = ParamSpec("P")
 
 RUN_FAILED = 4
+
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+_DISK_REMEDY = "Free disk space, or set TULA_HOME to a folder on a disk with space that you can write to."
 
 
 def verb(function: Callable[P, None]) -> Callable[P, None]:
@@ -56,6 +60,10 @@ def report(error: BaseException) -> int:
         print(str(meant) if isinstance(meant, StoppedError) else f"error: {meant}", file=sys.stderr)
         return meant.exit_code
     cause = first_cause(error)
+    if isinstance(cause, OSError) and cause.errno in _OF_THE_DISK:
+        where = f" at {cause.filename}" if cause.filename else ""
+        print(f"error: TULA_HOME: {_home()!r}: {cause.strerror}{where}. {_DISK_REMEDY}", file=sys.stderr)
+        return RUN_FAILED
     text = str(cause).strip().splitlines()
     print(f"error: {type(cause).__name__}: {text[0] if text else 'no message'}", file=sys.stderr)
     print(f"The traceback is in {_keep(error)}", file=sys.stderr)
@@ -90,6 +98,10 @@ def _chain(error: BaseException) -> list[BaseException]:
         chain.append(here)
         here = here.__cause__ or (None if here.__suppress_context__ else here.__context__)
     return chain
+
+
+def _home() -> str:
+    return os.path.abspath(os.environ.get("TULA_HOME") or ".tula")
 
 
 def _keep(error: BaseException) -> str:

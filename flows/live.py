@@ -13,8 +13,9 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Column
 
 from flows import show, units
+from flows.output import write_out
 from tula_core.progress import Event
-from tula_core.records import Plan, save
+from tula_core.records import Plan
 
 LINE_EVERY_S = 5.0
 
@@ -101,7 +102,7 @@ class Screen:
         self.pause()
         self._metric = show.metric_name(plan)
         if self._plan_file is not None:
-            save(plan, self._plan_file)
+            write_out(self._plan_file, plan.to_json())
         self._results.print()
         show.print_plan(self._results, plan, display_rows(plan))
         self._results.print()

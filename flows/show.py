@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +16,9 @@ from rich.text import Text
 from flows import units
 from tula_core.records import Outcome, Plan, Profile
 from tula_core.records.candidate import QUANTITIES, Interval, Row
+
+if TYPE_CHECKING:
+    from tula_core.history import Quality
 
 LABELS = {
     "step_time_s": "step time",
@@ -217,6 +220,14 @@ def print_history(console: Console, outcomes: Iterable[Outcome]) -> None:
     console.print(table)
 
 
+def print_quality(console: Console, quality: Mapping[str, Quality]) -> None:
+    """Print the typical error of each quantity over the runs that finished, and how often the interval held."""
+    for name, found in quality.items():
+        held = "" if found.coverage is None else f", inside the 90 % interval {100 * found.coverage:.0f} %"
+        median = f"median error {found.median_abs_error_pct:.1f} %{held}"
+        console.print(Text(f"{LABELS[name]}: {median} ({_count(found.jobs, 'run')})"))
+
+
 def _history_cells(outcome: Outcome) -> list[str]:
     error = outcome.error_pct("time_to_train_s")
     named = {name: (outcome.predicted.get(name), outcome.actual.get(name)) for name in ("time_to_train_s", "accuracy")}
@@ -266,8 +277,8 @@ def print_retrain(console: Console, report: Any) -> None:
         for name in (name for name in QUANTITIES if name in champion or name in challenger):
             table.add_row(LABELS[name], *(_log_error(side.get(name)) for side in (champion, challenger)))
         console.print(table)
-    console.print(Text("Promoted." if report.promoted else "Not promoted.", style="bold"))
-    console.print(Text(str(report.reason)))
+    reason = str(report.reason)
+    console.print(Text(reason[:1].upper() + reason[1:] + ".", style="bold" if report.promoted else ""))
 
 
 def _log_error(value: float | None) -> str:

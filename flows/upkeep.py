@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flows.output import check_out, write_out
 from tula_core.errors import InputError, RunError
 
 
@@ -16,14 +17,13 @@ def history(
 ) -> None:
     """Show predicted against actual for every job so far."""
     from flows import show
-    from flows.ledger import to_csv
     from tula_core import api
+    from tula_core.history import summary, to_csv
 
-    outcomes = api.history()
+    check_out(out)
+    outcomes = api.outcomes()
     if out is not None:
-        from tula_core.home import write_atomic
-
-        write_atomic(out, to_csv(outcomes))
+        write_out(out, to_csv(outcomes))
         typer.echo(f"{len(outcomes)} runs are in {out}")
     elif as_csv:
         typer.echo(to_csv(outcomes), nl=False)
@@ -32,6 +32,7 @@ def history(
     else:
         console = show.results()
         show.print_history(console, outcomes)
+        show.print_quality(console, summary(outcomes))
         show.print_next(console, "tula history --csv", "tula retrain")
 
 

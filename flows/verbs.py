@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.output import check_out, write_out
 from tula_core.errors import InfeasibleError, InputError, RunError, StoppedError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def run(job: JobText, overrides: Overrides = None, resume: Resume = False, out: 
     """
     from tula_core.job import load_job
 
+    check_out(out)
     asked = load_job(job, overrides or ())
     from flows.live import Screen
     from flows.settings import configure
@@ -65,7 +67,7 @@ def plan(
     if profile_file is not None and reprofile:
         raise InputError("--reprofile: given together with --profile, which measures nothing. Keep one of the two.")
     from tula_core.job import load_job
-    from tula_core.records import Profile, load, save
+    from tula_core.records import Profile, load
 
     asked = load_job(job, overrides or ())
     measured = None if profile_file is None else load(Profile, profile_file)
@@ -78,7 +80,7 @@ def plan(
     with Screen() as screen:
         made = api.plan(asked, profile=measured, reprofile=reprofile, listener=screen.event)
     path = out or state_folder("plans") / f"{made.job.title}-{made.digest[:8]}.json"
-    save(made, path)
+    write_out(path, made.to_json())
     if as_json:
         typer.echo(made.to_json(), nl=False)
     else:
@@ -99,8 +101,9 @@ def train(
 
     Prints predicted against actual.
     """
-    from tula_core.records import Plan, load, save
+    from tula_core.records import Plan, load, to_json
 
+    check_out(out)
     made = load(Plan, plan_file)
     _check_row(made, choose, plan_file)
 
@@ -115,7 +118,7 @@ def train(
         with _resumable(f"tula train {plan_file}{chosen} --resume"):
             outcome = api.train(made, row=choose, resume=resume, listener=screen.event)
     if out is not None:
-        save(outcome, out)
+        write_out(out, to_json(outcome))
     _finish(outcome, share=show.is_share(made))
 
 
@@ -126,17 +129,18 @@ def profile(job: JobText, overrides: Overrides = None, out: Out = None, reprofil
     """
     from tula_core.job import load_job
 
+    check_out(out)
     asked = load_job(job, overrides or ())
     from flows import show
     from flows.live import Screen
     from tula_core import api
     from tula_core.home import state_folder
-    from tula_core.records import save
+    from tula_core.records import to_json
 
     with Screen() as screen:
         _, measured, cached = api.profile(asked, reprofile=reprofile, listener=screen.event)
     path = out or state_folder("profiles") / f"{asked.title}-{measured.fingerprint[:8]}.json"
-    save(measured, path)
+    write_out(path, to_json(measured))
     console = show.results()
     show.print_profile(console, measured, cached=cached)
     console.print(f"The profile is in {_short(path)}", soft_wrap=True)

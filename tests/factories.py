@@ -76,6 +76,7 @@ def make_step(
         step_time_s=step_time_s,
         step_time_median_s=step_time_s,
         step_time_error_s=0.005 * step_time_s,
+        block_scatter=0.0,
         first_step_s=step_time_s + 0.2,
         order=0,
         **parts,
@@ -121,6 +122,7 @@ def make_facts(**overrides: Any) -> WorkloadFacts:
         chance=0.1,
         has_batch_norm=True,
         code_fingerprint="0" * 16,
+        notes=(),
     )
     return dataclasses.replace(facts, **overrides)
 

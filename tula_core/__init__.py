@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from tula_core.version import __version__
 
 if TYPE_CHECKING:
-    from tula_core.api import history, plan, profile, retrain, train
+    from tula_core.api import outcomes, plan, profile, retrain, train
     from tula_core.errors import InfeasibleError, InputError, RunError, StoppedError, TulaError
     from tula_core.job import Job
     from tula_core.records import Outcome, Plan, Profile
 
 _HOMES = {
-    "tula_core.api": ("history", "plan", "profile", "retrain", "train"),
+    "tula_core.api": ("outcomes", "plan", "profile", "retrain", "train"),
     "tula_core.errors": ("InfeasibleError", "InputError", "RunError", "StoppedError", "TulaError"),
     "tula_core.job": ("Job",),
     "tula_core.records": ("Outcome", "Plan", "Profile"),
@@ -40,7 +40,7 @@ __all__ = [
     "StoppedError",
     "TulaError",
     "__version__",
-    "history",
+    "outcomes",
     "plan",
     "profile",
     "retrain",

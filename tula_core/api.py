@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tula_core.training.run import Attempt
 
 _LOG_EVERY_S = 10.0
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def profile(job: Job, *, reprofile: bool = False, listener: Listener = silent) -> tuple[Job, Profile, bool]:
@@ -128,6 +130,8 @@ def train(
         with device_lock("train", listener):
             outcome, error = _attempt(attempt, listener)
     except OSError as fault:
+        if fault.errno not in _OF_THE_DISK:
+            raise
         raise RunError(
             f"run folder: {str(folder.path)!r} cannot be written ({fault.strerror or fault}). "
             "Free disk space or set TULA_HOME to a larger disk, then go on with --resume."
@@ -178,7 +182,7 @@ def resume_plan(job: Job) -> tuple[Plan, str]:
     return folder.plan, folder.job_id
 
 
-def history() -> list[Outcome]:
+def outcomes() -> list[Outcome]:
     """Return every outcome on record, oldest first."""
     from tula_core.history import sync
 

@@ -41,13 +41,20 @@ def state_folder(*parts: str) -> Path:
 def write_atomic(path: Path, data: str | bytes) -> None:
     """Write a file so that a reader, or a crash at any moment, sees the old content or the new, never a part.
 
+    A link is followed. What is no plain file, such as ``/dev/stdout`` or a pipe, is written to and not replaced.
+
     Raises
     ------
     OSError
         The disk is full or the folder is not writable; the old file is untouched and no temporary file is left.
     """
+    content = data.encode() if isinstance(data, str) else data
+    if (path.exists() and not path.is_file()) or path.absolute().parts[1:2] in (("dev",), ("proc",)):
+        with path.open("ab") as file:
+            file.write(content)
+        return
     with open_atomic(path) as file:
-        file.write(data.encode() if isinstance(data, str) else data)
+        file.write(content)
 
 
 @contextlib.contextmanager
@@ -59,6 +66,7 @@ def open_atomic(path: Path) -> Iterator[IO[bytes]]:
     OSError
         As in `write_atomic`.
     """
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

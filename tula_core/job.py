@@ -6,6 +6,7 @@ reference recipe when the workload is loaded; `Job.resolved` does that and gives
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib.resources
 import json
@@ -14,10 +15,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from tula_core.errors import InputError, nearest
+from tula_core.job_text import NotYamlError, explain, parse, read
 
 Optimizer = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["constant", "linear", "cosine", "step", "trapezoid"]
@@ -69,6 +79,14 @@ class Part(BaseModel):
     """Base of the parts of a job: frozen, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse ``yes`` as a number: pydantic would take a price of ``true`` for one dollar."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError("true and false are not allowed here")
+        return value
 
 
 class Recipe(Part):
@@ -139,7 +157,7 @@ class Job(Part):
         The constructor itself raises pydantic's ``ValidationError``, also a ``ValueError``.
     """
 
-    name: str = Field("", pattern=r"^[A-Za-z0-9._ -]*$", max_length=100)
+    name: str = Field("", max_length=100)
     workload: str | None = None
     network: str | None = None
     dataset: str | None = None
@@ -154,6 +172,14 @@ class Job(Part):
     probe: Probe = Probe()
     mitigation: str | list[str] = "auto"
     seed: int = Field(0, ge=0, lt=2**31, strict=True)
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_fit_for_files(cls, value: str) -> str:
+        """Refuse what is no file name everywhere; ``..`` would lead out of the state folder."""
+        if value and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._ -]*", value):
+            raise ValueError("a name begins with one of a-z, A-Z, 0-9 and goes on with those, space, '.', '_' or '-'")
+        return value
 
     @model_validator(mode="after")
     def _check_workload(self) -> Self:
@@ -171,7 +197,7 @@ class Job(Part):
     def title(self) -> str:
         """The job's name, or one made from its workload; also its MLflow experiment."""
         made = self.workload or f"{self.network}-{self.dataset}"
-        return self.name or re.sub(r"[^A-Za-z0-9._-]+", "-", made).strip("-")
+        return self.name or re.sub(r"[^A-Za-z0-9._-]+", "-", made).strip("-.")[:100]
 
     @property
     def digest(self) -> str:
@@ -228,19 +254,16 @@ class Job(Part):
         InputError
             The file is missing, unreadable or not YAML, or the job in it is wrong.
         """
-        file = Path(path)
         try:
-            data = yaml.safe_load(file.read_text(encoding="utf-8"))
+            data = parse(read(Path(path)))
         except FileNotFoundError:
             raise InputError(
                 f"job: no file {str(path)!r}. Give a YAML file or a built-in name: {', '.join(builtin_names())}."
             ) from None
-        except (OSError, UnicodeDecodeError) as error:
+        except NotYamlError as error:
+            raise InputError(f"job: {str(path)!r} is not YAML: {error}. Mend that line.") from None
+        except (OSError, ValueError) as error:
             raise InputError(f"job: {str(path)!r} cannot be read ({error}). Give a YAML text file.") from None
-        except yaml.YAMLError as error:
-            raise InputError(
-                f"job: {str(path)!r} is not YAML: {' '.join(str(error).split())}. Mend that line."
-            ) from None
         return cls.from_mapping(with_overrides(data, overrides), source=str(path))
 
     @classmethod
@@ -255,7 +278,7 @@ class Job(Part):
         if name not in builtin_names():
             raise InputError(f"job: {name!r} is neither a file nor a built-in job. {nearest(name, builtin_names())}")
         text = importlib.resources.files("tula_core").joinpath("jobs", f"{name}.yaml").read_text(encoding="utf-8")
-        return cls.from_mapping(with_overrides(yaml.safe_load(text), overrides), source=name)
+        return cls.from_mapping(with_overrides(parse(text), overrides), source=name)
 
 
 def builtin_names() -> list[str]:
@@ -279,16 +302,16 @@ def with_overrides(data: Any, overrides: Iterable[str]) -> Any:
     InputError
         An override has no ``=``, its value is not YAML, or its path runs through something that is no mapping.
     """
-    result = json.loads(json.dumps(data)) if isinstance(data, dict) else data
+    result = copy.deepcopy(data)
     for text in overrides:
         path, separator, value = text.partition("=")
         if not separator or not path.strip():
             raise InputError(f"--set: {text!r} is not key.path=value. Write for example --set recipe.epochs=3.")
         *parents, last = path.strip().split(".")
         try:
-            parsed = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise InputError(f"--set {path}: {value!r} is not a YAML value ({' '.join(str(error).split())}).") from None
+            parsed = parse(value)
+        except NotYamlError as error:
+            raise InputError(f"--set {path}: {value[:80]!r} is not a YAML value ({error}). Mend it.") from None
         place = result
         for key in parents:
             if isinstance(place, dict) and place.get(key) is None:
@@ -298,29 +321,3 @@ def with_overrides(data: Any, overrides: Iterable[str]) -> Any:
             raise InputError(f"--set: {path!r} does not lead to a field. Write for example --set recipe.epochs=3.")
         place[last] = parsed
     return result
-
-
-def explain(model: type[BaseModel], error: ValidationError) -> str:
-    """Return one sentence for the first fault: field, value, what is allowed, remedy."""
-    faults = error.errors(include_url=False)
-    fault = next((f for f in faults if f["type"] == "extra_forbidden"), faults[0])
-    path = [
-        str(part) for part in fault["loc"] if not str(part).startswith(("function-", "literal[", "dict[", "Target"))
-    ]
-    field = ".".join(path)
-    if fault["type"] == "extra_forbidden":
-        return f"{field}: unknown key. {nearest(path[-1], _known_keys(model, path[:-1]))}"
-    message = str(fault["msg"]).removeprefix("Value error, ")
-    if not path:
-        return f"{message}."
-    message = message[:1].lower() + message[1:]
-    return f"{field}: {message}, got {fault['input']!r}. Mend this field or leave it out for the default."
-
-
-def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
-    here: Any = model
-    for part in path:
-        field = here.model_fields.get(part)
-        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field is not None else []
-        here = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
-    return list(here.model_fields)

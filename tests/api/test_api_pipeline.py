@@ -100,7 +100,7 @@ def test_training_records_prediction_and_outcome_side_by_side(measured: tuple[Pa
         assert run.data.metrics[f"error_pct/{name}"] == pytest.approx(outcome.error_pct(name))
     assert run.data.tags["tula.predictor"] == plan.predictor == "tula-predictor v1 (built-in)"
     assert any("learning rate 0.1 at batch 16" in event.message for event in heard)
-    assert [past.job_id for past in tula.history()] == [outcome.job_id]
+    assert [past.job_id for past in tula.outcomes()] == [outcome.job_id]
 
 
 def test_a_chosen_row_is_trained_and_a_wrong_one_refused(measured: tuple[Path, tula.Job]) -> None:
@@ -129,7 +129,7 @@ def test_a_run_that_fails_is_recorded_as_failed(measured: tuple[Path, tula.Job])
     )
     with pytest.raises(tula.RunError, match="Lower recipe.learning_rate"):
         tula.train(broken)
-    [outcome] = tula.history()
+    [outcome] = tula.outcomes()
     assert outcome.status == "FAILED"
     assert parent_run("tiny-plain", outcome.job_id).info.status == "FAILED"
 
@@ -177,4 +177,4 @@ def test_a_killed_run_is_shown_as_killed_and_resumes_as_the_same_run(tmp_path: P
     finished = parent_run(plan.job.title, runs[0].name)
     assert finished.info.status == "FINISHED"
     assert finished.data.metrics["actual/time_to_train_s"] == pytest.approx(outcome.actual["time_to_train_s"])
-    assert len(tula.history()) == 1
+    assert len(tula.outcomes()) == 1

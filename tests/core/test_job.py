@@ -118,3 +118,48 @@ def test_a_resolved_job_completes_its_request_and_no_other() -> None:
     assert not resolved.completes(Job(workload="x", recipe={"epochs": 3}))
     assert not resolved.completes(Job(workload="x", recipe={"epochs": 2}, target="none"))
     assert not resolved.completes(Job(workload="x", recipe={"epochs": 2}, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("cluster.price_per_node_hour", "true"),
+        ("constraints.deadline", "yes"),
+        ("constraints.memory", "true"),
+        ("recipe.learning_rate", "true"),
+        ("target.value", "false"),
+    ],
+)
+def test_true_is_not_taken_for_one(field: str, value: str) -> None:
+    with pytest.raises(InputError, match=rf"{field}: true and false are not allowed here, got"):
+        Job.builtin("digits-cnn", [f"{field}={value}"])
+
+
+def test_switches_still_take_true() -> None:
+    assert Job.builtin("digits-cnn", ["recipe.channels_last=true"]).recipe.channels_last
+
+
+@pytest.mark.parametrize("name", [".", "..", "  ", "-x", "a/b", "Straße"])
+def test_a_name_that_is_no_file_name_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="name: a name begins with one of a-z"):
+        Job.from_mapping({"workload": "x", "name": name})
+
+
+def test_a_title_made_from_a_path_is_fit_for_a_file() -> None:
+    job = Job(network="resnet18", dataset="/data/" + "x" * 300)
+    assert job.title.startswith("resnet18--data-x")
+    assert len(job.title) == 100
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("{time: -1}", "objective.time: input should be greater than 0, got -1"),
+        ("{tim: 1}", "objective.tim: input should be 'time', 'cost' or 'energy', got 'tim'"),
+        ("{time: .nan}", "objective.time: input should be a finite number, got nan"),
+    ],
+)
+def test_a_wrong_weight_is_named(value: str, expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Job.builtin("digits-cnn", [f"objective={value}"])
+    assert expected in str(caught.value)

@@ -31,7 +31,7 @@ def test_a_plan_round_trips_and_keeps_the_fixed_keys(tmp_path: Path) -> None:
     [
         ({"schema_version": 99}, "schema_version is 99"),
         ({"schema_version": None}, "schema_version is None"),
-        ({"table": None}, "not a plan"),
+        ({"table": None}, "table: input should be a valid list"),
         ({"job": {"workload": "x", "colour": 1}}, "colour: unknown key"),
     ],
 )
@@ -39,6 +39,55 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, change: dict[str, obj
     data = json.loads(hand_made_plan("plain").to_json()) | change
     (tmp_path / "plan.json").write_text(json.dumps(data))
     with pytest.raises(InputError, match=expected):
+        load(Plan, tmp_path / "plan.json")
+
+
+def _wrong_plans() -> dict[str, tuple[dict[str, object], dict[str, object], str]]:
+    """Return by name: changes to the plan, changes to every row and the choice, and what the message must say."""
+    return {
+        "nan": ({}, {"time_to_train_s": float("nan")}, "non-finite interval"),
+        "outside": ({}, {"time_to_train_s": 1e9}, "value outside its interval"),
+        "half": ({}, {"time_to_train_s": None}, "partly unknown interval"),
+        "text for a number": ({}, {"time_to_train_s": "5"}, "not a plan"),
+        "no nodes": ({}, {"nodes": 0, "global_batch": 0}, "table.0.nodes: input should be greater than 0"),
+        "half a node": ({}, {"nodes": 1.0}, "table.0.nodes: input should be a valid integer"),
+        "negative batch": ({}, {"local_batch": -16, "global_batch": -16}, "table.0.local_batch"),
+        "word for a switch": ({}, {"feasible": "no"}, "table.0.feasible: input should be a valid boolean"),
+        "one mitigation": ({}, {"mitigation": "warmup"}, "table.0.mitigation"),
+        "half a stage": ({}, {"stages": [{"a": 1}]}, "table.0.stages.0"),
+        "front outside": ({"pareto": [99]}, {}, "pareto names row 99, the table has"),
+        "knee outside": ({"knee": -1}, {}, "knee names row -1"),
+        "front of words": ({"pareto": "abc"}, {}, "pareto: input should be a valid list"),
+        "hardware list": ({"hardware": []}, {}, "hardware"),
+        "hardware unnamed": ({"hardware": {}}, {}, "hardware.fingerprint: field required"),
+        "no facts": ({"facts": None}, {}, "facts"),
+        "no reason": ({"reason": None}, {}, "reason: input should be a valid string"),
+        "no predictor": ({"predictor": 3}, {}, "predictor"),
+        "no probe": ({"probe": {}}, {}, "not a plan"),
+    }
+
+
+@pytest.mark.parametrize("name", _wrong_plans())
+def test_a_plan_edited_by_hand_is_refused_and_the_value_named(tmp_path: Path, name: str) -> None:
+    changes, of_rows, expected = _wrong_plans()[name]
+    data = json.loads(hand_made_plan("plain").to_json()) | changes
+    for row in (*data["table"], data["choice"]):
+        row |= of_rows
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    with pytest.raises(InputError) as caught:
+        load(Plan, tmp_path / "plan.json")
+    assert expected in str(caught.value)
+    assert "plan.json" in str(caught.value)
+
+
+def test_a_choice_without_a_number_must_be_a_row(tmp_path: Path) -> None:
+    data = json.loads(hand_made_plan("plain").to_json())
+    del data["choice"]["row"]
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    assert load(Plan, tmp_path / "plan.json") == hand_made_plan("plain")
+    data["choice"]["local_batch"] = data["choice"]["global_batch"] = 99
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    with pytest.raises(InputError, match="choice is not the row"):
         load(Plan, tmp_path / "plan.json")
 
 
@@ -50,7 +99,7 @@ def test_a_choice_that_is_no_row_of_the_table_is_refused(tmp_path: Path) -> None
         load(Plan, tmp_path / "plan.json")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00", "[" * 100_000])
 def test_damaged_files_are_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "profile.json").write_text(text)
     with pytest.raises(InputError, match="profile"):

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -140,3 +141,21 @@ def test_every_form_of_no_memory_is_known(error: Exception) -> None:
 def test_a_wrong_shape_is_not_taken_for_memory() -> None:
     assert not is_out_of_memory(RuntimeError("shape '[4, 5]' is invalid for input of size 6"))
     assert kind_of(IndexError("Target 12 is out of bounds.")) == "error"
+
+
+def test_torchrun_can_start_the_worker(tmp_path: Path) -> None:
+    config = {
+        "entry": "engine_entries:collectives",
+        "payload": {"colour": "blue"},
+        "nodes": 1,
+        "processes_per_node": 2,
+        "rendezvous": "",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    root = str(Path(__file__).resolve().parents[2])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], root]), "OMP_NUM_THREADS": "1"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    worker = ["-m", "tula_core.engine.worker", str(tmp_path / "config.json")]
+    subprocess.run([*torchrun, *worker], env=environment, check=True, capture_output=True, timeout=120)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["sum"], result["payload"]) == ([1.0, 2.0], {"colour": "blue"})

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from flows_fakes import FakeCore
@@ -24,9 +21,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def core(monkeypatch: pytest.MonkeyPatch) -> FakeCore:
     fake = FakeCore()
-    for name in ("profile", "plan", "train", "resume_plan", "history", "retrain"):
+    for name in ("profile", "plan", "train", "resume_plan", "outcomes", "retrain"):
         monkeypatch.setattr(api, name, getattr(fake, name))
-    if importlib.util.find_spec("tula_core.search") is None:
-        stub = SimpleNamespace(display_rows=lambda plan: list(range(len(plan.table))))
-        monkeypatch.setitem(sys.modules, "tula_core.search.table", stub)
     return fake

@@ -19,7 +19,7 @@ class FakeCore:
         self.train_errors: list[BaseException] = []
         self.profile_errors: list[BaseException] = []
         self.the_plan = samples.plan()
-        self.outcomes = [samples.outcome(), samples.outcome(job_id="run-2", status="KILLED")]
+        self.on_record = [samples.outcome(), samples.outcome(job_id="run-2", status="KILLED")]
 
     def profile(self, job: Any, *, reprofile: bool = False, listener: Callable[[Event], None]) -> tuple[Any, ...]:
         self.calls.append(("profile", {"job": job, "reprofile": reprofile}))
@@ -45,13 +45,13 @@ class FakeCore:
     def resume_plan(self, job: Any) -> tuple[Any, str]:
         return self.the_plan, "run-before"
 
-    def history(self) -> list[Any]:
-        return self.outcomes
+    def outcomes(self) -> list[Any]:
+        return self.on_record
 
     def retrain(self, *, listener: Any) -> Any:
         return SimpleNamespace(
             promoted=False,
-            reason="One job is not enough to check on jobs left out.",
+            reason="not promoted: one job is not enough to check on jobs left out",
             champion_error={"step_time_s": 0.1},
             challenger_error={"step_time_s": 0.05},
         )

@@ -133,6 +133,7 @@ def profile() -> Profile:
         chance=0.1,
         has_batch_norm=True,
         code_fingerprint="f" * 16,
+        notes=(),
     )
     step = StepTiming(
         nodes=1,
@@ -143,6 +144,7 @@ def profile() -> Profile:
         step_time_s=0.0123,
         step_time_median_s=0.0121,
         step_time_error_s=0.0002,
+        block_scatter=None,
         first_step_s=0.3,
         loader_s=0.001,
         compute_s=0.009,

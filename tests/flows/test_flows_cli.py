@@ -181,11 +181,11 @@ def test_each_end_of_a_run_has_its_exit_code(core: FakeCore, error: BaseExceptio
 def test_an_unexpected_error_names_its_first_cause_and_keeps_the_traceback(core: FakeCore, home: Path) -> None:
     save(samples.plan(), "p.json")
     error = TypeError("second")
-    error.__cause__ = OSError(28, "No space left on device")
+    error.__cause__ = LookupError("the first")
     core.train_errors = [error]
     answer = tula("train", "p.json")
     assert answer.exit_code == 4
-    assert answer.stderr.splitlines()[0] == "error: OSError: [Errno 28] No space left on device"
+    assert answer.stderr.splitlines()[0] == "error: LookupError: the first"
     [kept] = (home / "errors").iterdir()
     assert str(kept.relative_to(Path.cwd())) in answer.stderr
     assert "TypeError: second" in kept.read_text()
@@ -218,7 +218,7 @@ def test_history_as_table_and_as_csv(core: FakeCore) -> None:
 
 
 def test_history_without_runs_says_how_to_begin(core: FakeCore) -> None:
-    core.outcomes = []
+    core.on_record = []
     answer = tula("history")
     assert answer.exit_code == 0
     assert "tula run digits-cnn" in answer.stdout
@@ -227,8 +227,8 @@ def test_history_without_runs_says_how_to_begin(core: FakeCore) -> None:
 def test_not_promoted_is_done_too(core: FakeCore) -> None:
     answer = tula("retrain")
     assert answer.exit_code == 0
-    assert "Not promoted." in answer.stdout
-    assert "One job is not enough" in answer.stdout
+    assert "Not promoted: " in answer.stdout
+    assert "one job is not enough" in answer.stdout
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -264,7 +264,7 @@ def test_a_reader_that_goes_away_is_no_failure(tmp_path: Path) -> None:
     code = """
 from tula_core import api
 import flows_samples as samples
-api.history = lambda: [samples.outcome()] * 3000
+api.outcomes = lambda: [samples.outcome()] * 3000
 from flows.cli import main
 main()
 """

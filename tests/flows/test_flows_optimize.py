@@ -175,7 +175,7 @@ def test_retrain_leaves_its_verdict(core: FakeCore) -> None:
 
     report = retrain()
     assert report["promoted"] is False
-    assert "One job is not enough" in artifacts("retrain")[0]["data"]
+    assert "one job is not enough" in artifacts("retrain")[0]["data"]
 
 
 def test_submit_checks_the_job_and_the_deployment() -> None:

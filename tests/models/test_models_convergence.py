@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.factories import TRUTH, make_facts, make_pilot, make_profile, true_metric
+from tests.factories import TRUTH, make_facts, make_job, make_pilot, make_profile, true_metric
 from tula_core.models.convergence import (
     effective_steps,
     examples_to_target,
@@ -14,6 +14,9 @@ from tula_core.models.convergence import (
     total_gap,
 )
 from tula_core.models.convergence_fit import fit_learning
+from tula_core.models.predictor import fit
+from tula_core.models.schedules import annealing
+from tula_core.records import PilotPoint
 
 BATCHES = np.array([16.0, 64.0, 256.0, 1024.0, 4096.0])
 size = st.floats(1, 1e6)
@@ -162,3 +165,94 @@ def test_perfect_accuracy_in_a_pilot_stays_finite():
     found = forecast(model_of(pilots=(perfect,)))
     assert np.isfinite(found.metric).all()
     assert (found.metric <= 1.0).all()
+
+
+def transient_pilot(global_batch, samples):
+    """Three quarters of a guess's gap gone within the first tenth, at a power of 0.9; then a power of 0.15."""
+    knee, knee_gap = 0.1 * samples, 0.2
+    fractions = np.array([0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 0.8, 1.0])
+    gaps = np.where(fractions < 0.1, knee_gap * (fractions / 0.1) ** -0.9, knee_gap * (fractions / 0.1) ** -0.15)
+    points = tuple(
+        PilotPoint(
+            samples=round(samples * share),
+            schedule_fraction=float(share),
+            annealing=float(annealing("trapezoid", np.array(share))),
+            train_loss=float(2.0 - share),
+            metric=float(1.0 - min(gap, 0.89)),
+            eval_samples=2000,
+        )
+        for share, gap in zip(fractions, gaps, strict=True)
+    )
+    return dataclasses.replace(make_pilot(global_batch), planned_samples=samples, points=points), knee, knee_gap
+
+
+def test_a_fast_early_transient_is_not_extrapolated_at_its_slope():
+    pilot, knee, knee_gap = transient_pilot(64, 20_000)
+    found = forecast(model_of(pilots=(pilot,)), [64.0], cap_epochs=10)
+    low, middle, high = 1.0 - np.quantile(found.metric, (0.95, 0.5, 0.05))
+    truth = knee_gap * (200_000 / knee) ** -0.15
+    assert low < truth < high
+    assert middle == pytest.approx(truth, rel=0.25)
+    assert middle > 4.0 * knee_gap * (200_000 / knee) ** -0.9
+
+
+def test_early_points_hardly_move_the_forecast():
+    pilot, _, _ = transient_pilot(64, 20_000)
+    slower = tuple(dataclasses.replace(point, metric=0.5 * (point.metric + 0.1)) for point in pilot.points[:3])
+    other = dataclasses.replace(pilot, points=(*slower, *pilot.points[3:]))
+    first, second = (
+        np.median(1.0 - forecast(model_of(pilots=(p,)), [64.0], cap_epochs=10).metric) for p in (pilot, other)
+    )
+    assert second == pytest.approx(first, rel=0.15)
+
+
+def lost_pilot(global_batch, samples=20_000):
+    """Learns, then its loss rises above where it began and it ends as a guess."""
+    pilot = make_pilot(global_batch, samples)
+    late = tuple(dataclasses.replace(point, metric=0.1, train_loss=2.5) for point in pilot.points[3:])
+    return dataclasses.replace(pilot, points=(*pilot.points[:3], *late))
+
+
+def test_a_pilot_whose_rate_was_too_high_does_not_lend_its_best_moments():
+    model = model_of(pilots=(make_pilot(64, 20_000), lost_pilot(512)))
+    assert model.seen_batches == (64.0, 64.0)
+    assert model.unstable_batch == 512
+    found = forecast(model, [64.0, 256.0, 512.0, 1024.0], target=0.8)
+    alone = forecast(model_of(pilots=(make_pilot(64, 20_000),), noise=None), [64.0], target=0.8)
+    assert np.array_equal(found.epochs[:, 0], alone.epochs[:, 0])
+    reached = found.reached.mean(axis=0)
+    assert (np.diff(reached) <= 0).all()
+    assert reached[0] > 0.8
+    assert reached[2] < 0.6
+    assert reached[3] < 0.2
+
+
+def test_between_stable_and_unstable_the_interval_is_wide():
+    model = model_of(pilots=(make_pilot(64, 20_000), lost_pilot(512)))
+    low, high = np.quantile(forecast(model, [64.0, 256.0]).metric, (0.05, 0.95), axis=0)
+    assert (high - low)[1] > 2.0 * (high - low)[0]
+
+
+def test_a_failed_noise_scale_does_not_decide():
+    noise = dataclasses.replace(make_profile().noise, noise_scale_samples=3e9)
+    assert model_of(pilots=(make_pilot(64),), noise=noise).critical_batch < 1e5
+
+
+def test_small_evaluation_sets_widen_the_forecast():
+    pilots = (make_pilot(64, 100_000), make_pilot(512, 100_000))
+    wide, narrow = (
+        np.ptp(
+            np.quantile(
+                forecast(model_of(pilots=pilots, facts=make_facts(eval_samples=n)), [64.0]).metric, (0.05, 0.95)
+            )
+        )
+        for n in (50, 10_000)
+    )
+    assert wide > 1.5 * narrow
+
+
+def test_a_pilot_that_lost_what_it_learnt_is_said_aloud():
+    profile = make_profile(pilots=(make_pilot(64, 20_000), lost_pilot(512)))
+    said = "\n".join(fit(profile, make_job()).assumptions)
+    assert "the pilot at global batch 512 lost again" in said
+    assert "rests on what is usual" in said

@@ -345,6 +345,7 @@ def timings(draw):
         step_time_s=step_time_s,
         step_time_median_s=step_time_s,
         step_time_error_s=step_time_s * draw(st.floats(0, 3)),
+        block_scatter=draw(st.none() | st.floats(0, 3)),
         first_step_s=draw(st.floats(0, 1e4)),
         order=0,
         **{name: step_time_s * share / total for name, share in zip(names, shares, strict=True)},

@@ -168,6 +168,14 @@ def test_first_step_extra_comes_from_the_nearest_measured():
     assert model.first_step_extra_s(shapes((1, 2, 70, 1)))[0] == pytest.approx(0.2)
 
 
+def test_a_machine_whose_speed_changed_during_the_probe_gets_wide_intervals():
+    rows = make_profile().steps
+    steady = model_of(rows)
+    shaky = model_of([dataclasses.replace(row, block_scatter=0.3) for row in rows])
+    assert predict(shaky, 1, 1, 64, 1)[0] == pytest.approx(predict(steady, 1, 1, 64, 1)[0])
+    assert predict(shaky, 1, 1, 64, 1)[1] > 0.3 > predict(steady, 1, 1, 64, 1)[1]
+
+
 def test_a_run_on_a_machine_that_is_now_busy_now_idle_lies_in_its_interval():
     generator = np.random.default_rng(3)
     inside, runs = 0, 30
@@ -177,7 +185,8 @@ def test_a_run_on_a_machine_that_is_now_busy_now_idle_lies_in_its_interval():
             blocks = np.exp(0.3 * generator.standard_normal(3))
             error = float(blocks.std(ddof=1) / np.sqrt(3) / blocks.mean())
             row = make_step(local_batch=local_batch, factor=float(blocks.mean()))
-            timed.append(dataclasses.replace(row, step_time_error_s=error * row.step_time_s))
+            scatter = float(np.log(blocks).std(ddof=1))
+            timed.append(dataclasses.replace(row, step_time_error_s=error * row.step_time_s, block_scatter=scatter))
         value, log_sd = predict(model_of(timed), 1, 1, 32, 1)
         run_s = true_step_time_s(1, 1, 32) * np.exp(0.3 * generator.standard_normal())
         inside += abs(np.log(run_s / value)) <= Z90 * log_sd

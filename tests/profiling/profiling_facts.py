@@ -22,6 +22,7 @@ def make_facts(**changes):
         chance=0.5,
         has_batch_norm=False,
         code_fingerprint="0" * 64,
+        notes=(),
     )
     return dataclasses.replace(facts, **changes)
 

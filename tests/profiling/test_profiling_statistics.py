@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tula_core.profiling.statistics import (
     PARTS,
+    block_scatter,
     drift,
     forecast_peak,
     parts_of_step,
@@ -63,3 +64,9 @@ def test_memory_forecast_without_growth_is_the_most_that_could_be():
     flat = [(8, 1500), (16, 1500), (32, 1500)]
     assert forecast_peak(flat, 1000, 64) == 2000
     assert forecast_peak([(1, 2816), (2, 2852), (4, 2842)], 2842, 8) == 2842
+
+
+def test_the_scatter_of_blocks_tells_drift_from_noise():
+    assert block_scatter([[1.0, 1.2]]) is None
+    assert block_scatter([[1.0, 1.0], [1.0, 1.0]]) == 0.0
+    assert block_scatter([[1.0] * 20, [2.0] * 20]) == pytest.approx(math.log(2) / math.sqrt(2))

@@ -106,6 +106,7 @@ def timing(nodes: int, processes: int, local: int, accumulation: int = 1) -> Ste
         step_time_s=0.01,
         step_time_median_s=0.01,
         step_time_error_s=0.001,
+        block_scatter=None,
         first_step_s=0.1,
         loader_s=0.0,
         compute_s=0.009,
@@ -143,6 +144,7 @@ def profile(
             chance=0.1,
             has_batch_norm=False,
             code_fingerprint="c0de",
+            notes=(),
         ),
         hardware=Hardware(
             fingerprint="f00d",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -58,6 +59,12 @@ def test_two_fresh_processes_make_the_same_bytes():
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, env=environment)
         outputs.append(done.stdout)
     assert outputs[0] == outputs[1] == plan_of().to_json().encode()
+
+
+def test_what_was_assumed_while_loading_is_in_the_plan():
+    loaded = profile()
+    loaded = dataclasses.replace(loaded, facts=dataclasses.replace(loaded.facts, notes=("a tenth evaluates",)))
+    assert "a tenth evaluates" in plan_of(measured=loaded).assumptions
 
 
 def test_warnings_of_the_profile_and_the_probes_cost_are_in_the_plan():

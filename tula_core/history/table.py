@@ -1,21 +1,52 @@
-"""Predicted against actual, a row per job, and how good the forecasts were over all of them."""
+"""The history as CSV, a row per logical run, and how good the forecasts were over all of them."""
 
 from __future__ import annotations
 
 import csv
 import io
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from tula_core.records import Outcome
+from tula_core.records import QUANTITIES, Outcome
 
-if TYPE_CHECKING:
-    import pandas as pd
+_IDENTITY = (
+    "finished_at",
+    "job_id",
+    "job_name",
+    "job_hash",
+    "workload",
+    "hardware",
+    "predictor",
+    "status",
+    "attempt",
+    "nodes",
+    "processes_per_node",
+    "local_batch",
+    "accumulation",
+)
+_RUN = ("learning_rate", "learning_rate_reductions", "target_reached", "failure")
 
-QUANTITIES = ("step_time_s", "time_to_train_s", "epochs", "accuracy", "memory_bytes")
-"""The quantities a row compares."""
+
+def columns() -> list[str]:
+    """Return the names of the columns, in order."""
+    kinds = ("predicted", "predicted_low", "predicted_high", "actual", "error_pct")
+    return [*_IDENTITY, "mitigation", *_RUN, *(f"{kind}_{name}" for name in QUANTITIES for kind in kinds)]
+
+
+def to_csv(outcomes: Iterable[Outcome]) -> str:
+    """Return the outcomes as CSV with a header; what is unknown is an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns())
+    for outcome in outcomes:
+        cells: list[object] = [getattr(outcome, name) for name in _IDENTITY]
+        cells += ["+".join(outcome.mitigation), *(getattr(outcome, name) for name in _RUN)]
+        for name in QUANTITIES:
+            sides = (outcome.predicted, outcome.predicted_low, outcome.predicted_high, outcome.actual)
+            cells += [*(side.get(name) for side in sides), outcome.error_pct(name)]
+        writer.writerow(cells)
+    return text.getvalue()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,45 +59,6 @@ class Quality:
     jobs: int
     median_abs_error_pct: float
     coverage: float | None
-
-
-def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return a flat row per outcome: when, what was run, and per quantity the predicted and actual value and the error.
-
-    ``<quantity>_inside`` says whether the actual value lies in the forecast's interval. Errors are
-    100 (predicted - actual) / actual. A run that did not finish has no error: its actual values are what was spent.
-    """
-    return [_row(outcome) for outcome in outcomes]
-
-
-def _row(outcome: Outcome) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "finished_at": outcome.finished_at,
-        "job_name": outcome.job_name,
-        "job_id": outcome.job_id,
-        "status": outcome.status,
-        "attempt": outcome.attempt,
-        "workload": outcome.workload,
-        "hardware": outcome.hardware,
-        "predictor": outcome.predictor,
-        "choice": choice(outcome),
-    }
-    for name in QUANTITIES:
-        row[f"{name}_predicted"] = outcome.predicted.get(name)
-        row[f"{name}_actual"] = outcome.actual.get(name)
-        row[f"{name}_error_pct"] = outcome.error_pct(name) if outcome.status == "FINISHED" else None
-        row[f"{name}_inside"] = _inside(outcome, name) if outcome.status == "FINISHED" else None
-    return row
-
-
-def choice(outcome: Outcome) -> str:
-    """Return how the job was trained in a few characters, nodes x processes x local batch x accumulation.
-
-    The accumulation is left out where it is 1; mitigations follow after a plus.
-    """
-    numbers = [outcome.nodes, outcome.processes_per_node, outcome.local_batch]
-    numbers += [outcome.accumulation] if outcome.accumulation > 1 else []
-    return "+".join(["x".join(map(str, numbers)), *outcome.mitigation])
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Quality]:
@@ -83,27 +75,6 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Quality]:
                 coverage=sum(inside) / len(inside) if inside else None,
             )
     return found
-
-
-def to_csv(outcomes: Sequence[Outcome]) -> str:
-    """Return the rows as CSV text; unknown is empty."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, fieldnames=_columns(), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows(outcomes))
-    return buffer.getvalue()
-
-
-def frame(outcomes: Sequence[Outcome]) -> pd.DataFrame:
-    """Return the rows as a pandas table with the same columns, also where there is no outcome."""
-    import pandas as pd
-
-    return pd.DataFrame(rows(outcomes), columns=_columns())
-
-
-def _columns() -> list[str]:
-    head = ["finished_at", "job_name", "job_id", "status", "attempt", "workload", "hardware", "predictor", "choice"]
-    return head + [f"{name}_{part}" for name in QUANTITIES for part in ("predicted", "actual", "error_pct", "inside")]
 
 
 def _inside(outcome: Outcome, name: str) -> bool | None:

@@ -85,11 +85,20 @@ def _of_learning(profile: Profile, job: Job, learning: LearningModel | None) -> 
         return
     saw = learning.seen_samples / profile.facts.train_samples
     yield f"accuracy is extrapolated to {cap} epochs from pilots that saw at most {saw:.2g} epochs"
+    if learning.unstable_batch is not None:
+        yield (
+            f"the pilot at global batch {learning.unstable_batch:.0f} lost again what it had learnt: its rate is too "
+            "high there, and a rising share of runs at larger batches is counted as lost"
+        )
     if learning.seen_batches[0] == learning.seen_batches[1]:
         yield (
             f"pilots ran at one global batch: the critical batch of {learning.critical_batch:.0f} samples rests on "
-            + ("gradient noise" if profile.noise and profile.noise.noise_scale_samples else "what is usual")
+            + ("what is usual" if learning.unstable_batch or not _noise_is_known(profile) else "gradient noise")
         )
     if profile.facts.metric_ceiling is None:
         yield f"the best value of {profile.facts.metric} is not known: taken as {learning.scale.ceiling:g}"
     yield "methods against lost accuracy are taken to act as they did in the pilots"
+
+
+def _noise_is_known(profile: Profile) -> bool:
+    return profile.noise is not None and profile.noise.noise_scale_samples is not None

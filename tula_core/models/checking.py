@@ -50,6 +50,9 @@ def check_profile(profile: Profile) -> None:
     for index, use in enumerate(profile.memory):
         if use.outcome == "ok":
             _check(f"memory[{index}].peak_bytes", use.peak_bytes, low=0.0, open_end=True)
+    for index, row in enumerate(profile.steps):
+        if row.block_scatter is not None:
+            _check(f"steps[{index}].block_scatter", row.block_scatter, low=0.0)
     _check_facts(profile)
     _check_pilots(profile)
     if profile.checkpoint_s is not None:

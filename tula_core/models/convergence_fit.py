@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from tula_core.models.convergence import (
     Curve,
@@ -15,6 +17,7 @@ from tula_core.models.convergence import (
     reducible_log_of,
     total_gap,
 )
+from tula_core.models.convergence_points import MetricScale, Points, is_unstable, metric_scale, points_of
 from tula_core.models.fitting import Posterior, Prior, Residuals, fit_map, standard_draws
 from tula_core.models.schedules import annealing
 from tula_core.records.profile import Pilot, Profile
@@ -25,29 +28,23 @@ DRAWS = 256
 RUN_SD = 0.05
 """Log standard deviation of the gap between two runs that differ only in their seed."""
 
-_POINT_SD = 0.08  # what the curve misses at one evaluation of a pilot
-_POINTS_OF_A_PILOT = 3.0  # evaluations of one run share its luck: more of them are not more runs
+# What is usual, before pilots say otherwise; medians and log standard deviations.
+_POWER = (0.4, 0.45)
+_ANNEAL = (0.3, 0.7)  # a quarter of the reducible gap goes as the rate comes down
+_FLOOR = (0.08, 0.7)  # of the gap of a guess, or _FLOOR_SEEN of the least gap seen where that is less
+_FLOOR_SEEN = 0.5
+_CRITICAL_SD = 1.0  # of a measured noise scale
+_USUAL_CRITICAL = (10.0, 1.5)  # times the reference batch
+_NOISE_REACH = 30.0  # a noise scale further from what is usual than so many times is a failed measurement
+
 _FAR_BATCH_SD = 0.05  # per octave of batch beyond the pilots'
 _SLOPE_SD = 0.25  # log standard deviation of the power beyond the samples that pilots saw
+_DIP_SD = 0.05  # from one evaluation of a run to the next, with the rate at its peak
+_SHARED = 0.5  # of the sampling variance of an evaluation is its run's, the rest comes anew each time
+_SURELY_LOST = 2.0  # times the batch of the unstable pilot: a run warms up more slowly than its pilot
+_LOST_POWER = 2.0  # recipes rarely sit near the highest rate that works
+_MOST_LOST = 3.0  # ln of how much larger the reducible gap of a lost run is at most
 _MOST_EPOCHS = 2000  # evaluations looked at one by one; longer runs are looked at on a grid of so many
-_NEAR_CHANCE = 0.97
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MetricScale:
-    """How a metric maps to a gap that falls to zero: |ceiling - metric|."""
-
-    ceiling: float
-    higher_is_better: bool
-    chance_gap: float
-
-    def gap(self, metric: Array) -> Array:
-        """Return how far the metric is from its best value; negative beyond it."""
-        return np.asarray(self.ceiling - metric if self.higher_is_better else metric - self.ceiling)
-
-    def metric(self, gap: Array) -> Array:
-        """Return the metric of a gap."""
-        return np.asarray(self.ceiling - gap if self.higher_is_better else self.ceiling + gap)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +65,8 @@ class LearningModel:
     pivot_steps: float
     seen_samples: float  # most samples that a pilot saw
     seen_batches: tuple[float, float]
+    unstable_batch: float | None  # the smallest whose pilot was not stable, beyond ``seen_batches``
+    sampling_sd: float  # relative standard error of a late evaluation of a run
 
     @property
     def critical_batch(self) -> float:
@@ -92,52 +91,60 @@ class LearningModel:
             Global batches, shape (n,).
         """
         epochs = _evaluations(cap_epochs)
-        normal = standard_draws(DRAWS, 7, seed=1)
+        normal = standard_draws(DRAWS, 9, seed=1)
         curve = self.curve(self.posterior.draws(normal[:, :5]))
         run = normal[:, 5:6] * self._run_sd(batches)
-        path = self._path(
-            curve, normal[:, 6:7], epochs * float(train_samples), annealing(schedule, epochs / cap_epochs)
-        )
-        # In ln(reducible gap), time and batch are two terms: path(epoch) falls, handicap(batch) does not depend on it.
-        handicap = curve.power * np.log(batches + curve.critical_batch)
-        stop = np.full(run.shape, len(epochs) - 1)
-        reached = np.zeros(run.shape, dtype=bool)
+        progress = annealing(schedule, epochs / cap_epochs)
+        path = self._path(curve, normal[:, 6:7], epochs * float(train_samples), progress)
+        # In ln(reducible gap), time and batch are two terms: path(epoch), and handicap(batch) that is there all along.
+        handicap = curve.power * np.log(batches + curve.critical_batch) + self._lost(batches, normal[:, 7:9])
+        first = np.full(run.shape, len(epochs))
         if target is not None:
-            gap = float(self.scale.gap(np.array(target)))
-            # A guess already meets a target at or below chance, however unlucky the run.
-            wanted = np.full(run.shape, gap) if gap >= self.scale.chance_gap else gap * np.exp(-run)
-            needed = reducible_log_of(wanted, curve.floor, self.scale.chance_gap) - handicap
-            first = np.stack([np.searchsorted(-p, -n) for p, n in zip(path, needed, strict=True)])
-            reached = first < len(epochs)
-            stop = np.minimum(first, len(epochs) - 1)
+            best = np.minimum.accumulate(path, axis=1)
+            needed = self._needed(target, run, curve) - handicap
+            first = np.stack([np.searchsorted(-b, -n) for b, n in zip(best, needed, strict=True)])
+        stop = np.minimum(first, len(epochs) - 1)
         reducible = np.take_along_axis(path, stop, axis=1) + handicap
         left = total_gap(reducible, curve.floor, self.scale.chance_gap) * np.exp(run)
         return Learning(
-            epochs=epochs[stop], reached=reached, metric=self.scale.metric(np.minimum(left, self.scale.chance_gap))
+            epochs=epochs[stop],
+            reached=first < len(epochs),
+            metric=self.scale.metric(np.minimum(left, self.scale.chance_gap)),
         )
+
+    def _needed(self, target: float, run: Array, curve: Curve) -> Array:
+        """Return the ln of the reducible gap at which a run meets the target, shape of ``run``."""
+        gap = float(self.scale.gap(np.array(target)))
+        # A guess already meets a target at or below chance, however unlucky the run.
+        wanted = np.full(run.shape, gap) if gap >= self.scale.chance_gap else gap * np.exp(-run)
+        return reducible_log_of(wanted, curve.floor, self.scale.chance_gap)
 
     def _run_sd(self, batches: Array) -> Array:
         low, high = self.seen_batches
         octaves = np.maximum(np.log2(batches / high), 0.0) + np.maximum(np.log2(low / batches), 0.0)
-        return np.sqrt(RUN_SD**2 + (_FAR_BATCH_SD * octaves) ** 2)
+        return np.sqrt(RUN_SD**2 + _SHARED * self.sampling_sd**2 + (_FAR_BATCH_SD * octaves) ** 2)
+
+    def _lost(self, batches: Array, normal: Array) -> Array:
+        """Return what instability adds to ln(reducible gap), shape (draws, n).
+
+        A run is lost with a chance that rises with the square of ln(batch), from none at the largest stable pilot to
+        all at twice the first unstable one, and ends anywhere between what it could have learnt and a guess.
+        """
+        if self.unstable_batch is None:
+            return np.zeros((len(normal), len(batches)))
+        stable = self.seen_batches[1]
+        share = np.log(batches / stable) / math.log(_SURELY_LOST * self.unstable_batch / stable)
+        return np.where(
+            ndtr(normal[:, :1]) < np.clip(share, 0.0, 1.0) ** _LOST_POWER, _MOST_LOST * ndtr(normal[:, 1:2]), 0.0
+        )
 
     def _path(self, curve: Curve, slope: Array, samples: Array, progress: Array) -> Array:
-        """Return the part of ln(reducible gap) that depends on time alone, shape (draws, evaluations), falling."""
+        """Return the part of ln(reducible gap) that depends on time alone, shape (draws, evaluations)."""
         log_seen = math.log(self.seen_samples)
         beyond = np.maximum(np.log(samples) - log_seen, 0.0) * (np.exp(_SLOPE_SD * slope) - 1.0)
-        path = reducible_log_gap(curve, np.log(samples) + beyond, progress)
-        return np.asarray(np.minimum.accumulate(path, axis=1))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Points:
-    """Evaluations of all pilots as columns of shape (n,)."""
-
-    samples: Array
-    batch: Array
-    progress: Array
-    gap: Array
-    noise: Array
+        falling = reducible_log_gap(curve, np.log(samples) + beyond, progress)
+        dip_sd = np.sqrt((_DIP_SD * (1.0 - progress)) ** 2 + (1.0 - _SHARED) * self.sampling_sd**2)
+        return np.asarray(falling + dip_sd * standard_draws(DRAWS, len(samples), seed=6))
 
 
 def fit_learning(profile: Profile, *, reference_batch: int) -> LearningModel | None:
@@ -151,21 +158,20 @@ def fit_learning(profile: Profile, *, reference_batch: int) -> LearningModel | N
         Without gradient noise the critical batch is expected around ten times this, within a factor of 4.5.
     """
     scale = metric_scale(profile)
-    columns = [_points(pilot, scale) for pilot in profile.pilots if not pilot.diverged and pilot.points]
-    if not columns or not sum(len(points.gap) for points in columns):
+    pilots, unstable_batch = _stable(profile.pilots, scale)
+    points = points_of(pilots, scale, train_samples=profile.facts.train_samples)
+    if not len(points.gap):
         return None
-    points = _Points(
-        **{name: np.concatenate([getattr(c, name) for c in columns]) for name in _Points.__slots__},
-    )
-    noise_scale = profile.noise.noise_scale_samples if profile.noise is not None else None
-    critical = (math.log(noise_scale), 1.0) if noise_scale else (math.log(10.0 * reference_batch), 1.5)
+    noise_scale = profile.noise.noise_scale_samples if profile.noise is not None and unstable_batch is None else None
+    critical = _critical_prior(noise_scale, reference_batch)
     pivot = float(np.exp(np.median(np.log(effective_steps(points.samples, points.batch, math.exp(critical[0]))))))
+    floor = min(_FLOOR[0] * scale.chance_gap, _FLOOR_SEEN * float(points.gap.min()))
     prior = Prior.of(
         log_scale=(float(np.mean(np.log(points.gap))) + 0.1, 1.0),
-        log_power=(math.log(0.45), 0.5),
+        log_power=(math.log(_POWER[0]), _POWER[1]),
         log_critical=critical,
-        log_anneal=(math.log(0.22), 0.8),  # rho = 0.8
-        log_floor=(math.log(0.03 * scale.chance_gap), 1.0),
+        log_anneal=(math.log(_ANNEAL[0]), _ANNEAL[1]),
+        log_floor=(math.log(floor), _FLOOR[1]),
     )
     return LearningModel(
         posterior=fit_map(_residuals_of(points, pivot, scale.chance_gap), prior),
@@ -173,49 +179,34 @@ def fit_learning(profile: Profile, *, reference_batch: int) -> LearningModel | N
         pivot_steps=pivot,
         seen_samples=float(points.samples.max()),
         seen_batches=(float(points.batch.min()), float(points.batch.max())),
+        unstable_batch=unstable_batch,
+        sampling_sd=float(scale.evaluation_sd(points.gap.min(), np.array(float(profile.facts.eval_samples)))),
     )
 
 
-def metric_scale(profile: Profile) -> MetricScale:
-    """Return ceiling and chance of the metric, from the facts or, where unknown, from what pilots showed."""
-    facts = profile.facts
-    seen = [point.metric for pilot in profile.pilots if not pilot.diverged for point in pilot.points] or [0.5]
-    ceiling = facts.metric_ceiling
-    if ceiling is None:
-        spread = max(max(seen) - min(seen), abs(max(seen)), 1e-6)
-        if facts.higher_is_better:
-            ceiling = 1.0 if min(seen) >= 0 and max(seen) <= 1 else max(seen) + spread
-        else:
-            ceiling = 0.0 if min(seen) >= 0 else min(seen) - spread
-    sign = 1.0 if facts.higher_is_better else -1.0
-    gaps = [sign * (ceiling - metric) for metric in seen]
-    chance_gap = sign * (ceiling - facts.chance) if facts.chance is not None else 2.0 * max(gaps)
-    return MetricScale(
-        ceiling=ceiling, higher_is_better=facts.higher_is_better, chance_gap=max(chance_gap, max(gaps), 1e-6)
-    )
+def _stable(pilots: Sequence[Pilot], scale: MetricScale) -> tuple[list[Pilot], float | None]:
+    """Return the pilots to fit, and the smallest batch whose pilot was not stable.
+
+    The smallest batch is always fitted: it is the recipe's own or below, and there must be something to go by.
+    """
+    used = [pilot for pilot in pilots if not pilot.diverged and pilot.points]
+    smallest = min((pilot.global_batch for pilot in used), default=0)
+    unstable = [p.global_batch for p in used if p.global_batch > smallest and is_unstable(p, scale)]
+    if not unstable:
+        return used, None
+    return [pilot for pilot in used if pilot.global_batch < min(unstable)], float(min(unstable))
 
 
-def _points(pilot: Pilot, scale: MetricScale) -> _Points:
-    rows = [point for point in pilot.points if point.samples > 0]
-    metric = np.array([row.metric for row in rows], dtype=float)
-    count = np.array([row.eval_samples for row in rows], dtype=float)
-    # Half an error is the least that an evaluation of so many samples can tell from none.
-    gap = np.maximum(scale.gap(metric), 0.5 / np.maximum(count, 1.0) * min(scale.chance_gap, 1.0))
-    share = np.clip(gap, 0.0, 1.0)
-    binomial = np.sqrt(np.maximum(share * (1.0 - share), 0.25 / count) / count) / gap
-    weight = math.sqrt(max(1.0, len(rows) / _POINTS_OF_A_PILOT))
-    noise = np.sqrt(binomial**2 + _POINT_SD**2) * weight
-    keep = gap < scale.chance_gap * np.minimum(_NEAR_CHANCE, np.maximum(1.0 - 2.0 * binomial, 0.5))
-    return _Points(
-        samples=np.array([row.samples for row in rows], dtype=float)[keep],
-        batch=np.full(len(rows), float(pilot.global_batch))[keep],
-        progress=np.array([row.annealing for row in rows], dtype=float)[keep],
-        gap=gap[keep],
-        noise=noise[keep],
-    )
+def _critical_prior(noise_scale: float | None, reference_batch: int) -> tuple[float, float]:
+    """Return mean and standard deviation of ln B_crit before pilots are looked at."""
+    usual = math.log(_USUAL_CRITICAL[0] * reference_batch)
+    if not noise_scale:
+        return usual, _USUAL_CRITICAL[1]
+    reach = math.log(_NOISE_REACH)
+    return min(max(math.log(noise_scale), usual - reach), usual + reach), _CRITICAL_SD
 
 
-def _residuals_of(points: _Points, pivot: float, chance_gap: float) -> Residuals:
+def _residuals_of(points: Points, pivot: float, chance_gap: float) -> Residuals:
     def residuals(theta: Array) -> Array:
         curve = _curve(theta, pivot, chance_gap)
         steps = np.log(effective_steps(points.samples, points.batch, curve.critical_batch))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tula_core.models.communication import Links, bucket_count
 from tula_core.models.fitting import Posterior, Prior, fit_map
+from tula_core.models.scatter import machine_scatter
 from tula_core.models.step_time import Shapes, StepParameters, step_parts
 from tula_core.records.profile import StepTiming
 
@@ -24,7 +25,6 @@ Array = NDArray[np.float64]
 DRIFT_SD = 0.05
 """Log standard deviation between measuring and training on the same machine: shared machines drift."""
 
-_BLOCKS = 3.0  # a timing is the mean of two to five blocks, taken at different times
 _TIMING_SD = 0.03  # of a measured mean, beside its own standard error
 _MISFIT_SD = 0.12  # what equations with few data miss on real machines, before these data say more
 _MISFIT_WEIGHT = 4.0  # worth so many measurements
@@ -114,8 +114,7 @@ def fit_step_time(rows: Sequence[StepTiming], links: Links, *, device: str, grad
         slopes=slopes,
         gain=np.asarray(np.linalg.inv(covariance + np.diag(noise**2)), dtype=np.float64),
         misfit_sd=misfit_sd,
-        # The mean over blocks is known to `error`, but a run meets the machine as one block did: as busy or as idle.
-        drift_sd=math.hypot(DRIFT_SD, repeat_sd, math.sqrt(_BLOCKS) * float(np.median(error))),
+        drift_sd=math.hypot(DRIFT_SD, repeat_sd, machine_scatter(rows)),
         first_extra_s=np.maximum(np.array([row.first_step_s for row in rows]) - time_s, 0.0),
     )
 

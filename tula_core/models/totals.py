@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from tula_core.models.checkpoints import CHECKPOINT_EVERY_S, CHECKPOINT_SHARE
+from tula_core.models.scatter import machine_scatter
 from tula_core.models.step_time import Shapes
 from tula_core.records.profile import Profile
 
@@ -77,6 +78,7 @@ class ByProcesses:
     slope_s: float
     exponent: float  # term(K) = K^exponent
     assumed: bool
+    scatter: float = 0.0  # log standard deviation of the machine's speed
 
     def predict(self, processes: Array) -> tuple[Array, Array]:
         """Return seconds and their log standard deviation, each of shape (n,)."""
@@ -88,7 +90,9 @@ class ByProcesses:
         nearest = octaves.argmin(axis=1)
         distance = octaves[np.arange(len(processes)), nearest]
         value = np.where(distance == 0, known[nearest, 1], value)
-        return value, np.sqrt(_MEASURED_SD**2 + (_FAR_SD * distance) ** 2) + (_ASSUMED_SD if self.assumed else 0.0)
+        return value, np.sqrt(_MEASURED_SD**2 + self.scatter**2 + (_FAR_SD * distance) ** 2) + (
+            _ASSUMED_SD if self.assumed else 0.0
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,13 +111,13 @@ def fit_overheads(profile: Profile) -> Overheads:
     coefficients that are not negative where two numbers of processes were measured.
     """
     start = _means((row.nodes * row.processes_per_node, row.seconds) for row in profile.start_up)
-    scale = profile.facts.eval_samples
+    scale, scatter = profile.facts.eval_samples, machine_scatter(profile.steps)
     tests = _means(
         (row.nodes * row.processes_per_node, row.seconds / row.samples * scale) for row in profile.evaluation
     )
     return Overheads(
-        start_up=_fit(start, exponent=1.0) if start else _constant(ASSUMED_START_UP_S),
-        evaluation=_fit(tests, exponent=-1.0) if tests else None,
+        start_up=_fit(start, exponent=1.0, scatter=scatter) if start else _constant(ASSUMED_START_UP_S),
+        evaluation=_fit(tests, exponent=-1.0, scatter=scatter) if tests else None,
         checkpoint_s=profile.checkpoint_s or 0.0,
     )
 
@@ -129,16 +133,23 @@ def _means(rows: Iterable[tuple[int, float]]) -> list[tuple[float, float]]:
     return [(float(processes), float(np.mean(found))) for processes, found in sorted(groups.items())]
 
 
-def _fit(measured: Sequence[tuple[float, float]], *, exponent: float) -> ByProcesses:
+def _fit(measured: Sequence[tuple[float, float]], *, exponent: float, scatter: float) -> ByProcesses:
     processes, seconds = np.array(measured).T
     if len(measured) == 1:
         # One number of processes: start-up is taken as constant, an evaluation as scaling less than perfectly.
         power = 0.0 if exponent > 0 else -_EVALUATION_EXPONENT
         slope = float(seconds[0] / processes[0] ** power)
-        return ByProcesses(measured=tuple(measured), base_s=0.0, slope_s=slope, exponent=power, assumed=False)
+        return ByProcesses(
+            measured=tuple(measured), base_s=0.0, slope_s=slope, exponent=power, assumed=False, scatter=scatter
+        )
     weight = 1.0 / np.maximum(seconds, 1e-9)
     columns = np.stack([np.ones_like(processes), processes**exponent], axis=1)
     (base, slope), _ = nnls(columns * weight[:, None], seconds * weight)
     return ByProcesses(
-        measured=tuple(measured), base_s=float(base), slope_s=float(slope), exponent=exponent, assumed=False
+        measured=tuple(measured),
+        base_s=float(base),
+        slope_s=float(slope),
+        exponent=exponent,
+        assumed=False,
+        scatter=scatter,
     )

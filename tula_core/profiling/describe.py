@@ -42,7 +42,7 @@ def describe(job: Job, listener: Listener = silent) -> tuple[Job, WorkloadFacts,
     resolved = Job.from_mapping(answer["job"])
     facts = TypeAdapter(WorkloadFacts).validate_python(answer["facts"])
     hardware = TypeAdapter(Hardware).validate_python(answer["hardware"])
-    for note in answer["notes"]:
+    for note in facts.notes:
         listener(Event(stage="describe", message=note, level="info"))
     listener(
         Event(
@@ -126,7 +126,6 @@ def describe_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> di
         "job": resolved.to_dict(),
         "facts": asdict(workloads.describe(workload, resolved)),
         "hardware": asdict(inspect_hardware(resolved.cluster)),
-        "notes": list(workload.notes),
     }
 
 

@@ -47,6 +47,15 @@ def standard_error(blocks: Sequence[Sequence[float]]) -> float:
     return error
 
 
+def block_scatter(blocks: Sequence[Sequence[float]]) -> float | None:
+    """Return the standard deviation of ln(mean) over blocks of steps that were timed apart, None with fewer than two.
+
+    What the machine's speed does between blocks it will do between the probe and the run.
+    """
+    means = [math.log(max(robust_mean(block), 1e-12)) for block in blocks if block]
+    return statistics.stdev(means) if len(means) > 1 else None
+
+
 def parts_of_step(measured: Mapping[str, float], step_time_s: float) -> dict[str, float]:
     """Return the parts scaled to sum to the step: clocked steps wait for the device more often than timed ones."""
     positive = {name: max(0.0, measured.get(name, 0.0)) for name in PARTS}

@@ -11,7 +11,7 @@ import torch
 
 from tula_core.engine.loop import PartClock, run_step
 from tula_core.profiling.rig import Rig, StepFeed
-from tula_core.profiling.statistics import parts_of_step, robust_mean, standard_error
+from tula_core.profiling.statistics import block_scatter, parts_of_step, robust_mean, standard_error
 from tula_core.records import StepTiming
 
 # The arithmetic of a step does not depend on the rate, and with none the weights stay as they began: no overflow,
@@ -56,6 +56,7 @@ class SizeRun:
             step_time_s=mean,
             step_time_median_s=statistics.median(values),
             step_time_error_s=standard_error(blocks),
+            block_scatter=block_scatter(blocks),
             first_step_s=self.first_step_s + start_extra_s,
             order=self.order,
             **parts_of_step(middle, mean),

@@ -53,7 +53,7 @@ def from_json(kind: type[T], text: str | bytes, *, source: str) -> T:
     name = kind.__name__.lower()
     try:
         data = json.loads(text)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{source}: not JSON ({error}). Give a {name} file that Tula wrote.") from None
     expected = getattr(kind, "SCHEMA_VERSION", None)
     found = data.get("schema_version") if isinstance(data, dict) else None
@@ -65,11 +65,13 @@ def from_json(kind: type[T], text: str | bytes, *, source: str) -> T:
     try:
         maker = getattr(kind, "from_dict", None)
         return maker(data) if maker is not None else _adapter(kind).validate_python(data)  # type: ignore[no-any-return]
+    except InputError:
+        raise
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in fault["loc"])
         raise InputError(f"{source}: {where}: {fault['msg'].lower()}. Give a {name} file that Tula wrote.") from None
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, AssertionError, RecursionError) as error:
         raise InputError(
             f"{source}: not a {name} ({type(error).__name__}: {error}). Give a {name} file that Tula wrote."
         ) from None

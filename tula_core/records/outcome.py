@@ -60,8 +60,14 @@ class Outcome:
     finished_at: str  # ISO 8601, UTC
 
     def error_pct(self, quantity: str) -> float | None:
-        """Return 100 (predicted - actual) / actual, None where either is unknown or the actual value is zero."""
+        """Return 100 (predicted - actual) / actual.
+
+        None where either is unknown or the actual value is zero, and for a run that did not finish: what it spent is
+        no outcome of what was forecast.
+        """
         assert quantity in QUANTITIES, quantity
+        if self.status != "FINISHED":
+            return None
         predicted, actual = self.predicted.get(quantity), self.actual.get(quantity)
         if predicted is None or not actual:
             return None

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from tula_core.job import Job
 from tula_core.records.candidate import Row
+from tula_core.records.plan_file import check_plan_file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,13 +78,14 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
-        """Return the plan in plain values; raises `InputError`, ``KeyError`` or ``TypeError`` where it is none."""
+        """Return the plan in plain values; raises `InputError`, ``KeyError`` or ``ValueError`` where it is none."""
+        check_plan_file(data)
         table = tuple(Row.from_dict(row) for row in data["table"])
         index = None
         if data["choice"] is not None:
             chosen = Row.from_dict(data["choice"])
             named = data["choice"].get("row")
-            index = named if named is not None else next(i for i, row in enumerate(table) if row == chosen)
+            index = named if named is not None else next((i for i, row in enumerate(table) if row == chosen), -1)
             if not 0 <= index < len(table) or table[index] != chosen:
                 raise KeyError("choice is not the row of the table that it names")
         return cls(

@@ -26,6 +26,7 @@ class WorkloadFacts:
     chance: float | None  # value of the metric for a guess, None where unknown
     has_batch_norm: bool
     code_fingerprint: str  # of the workload's source, the network's structure and the data's shape
+    notes: tuple[str, ...]  # what was assumed while loading it, each one sentence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +56,7 @@ class StepTiming:
     step_time_s: float  # robust mean: outliers beyond 5 median deviations are set to that bound
     step_time_median_s: float
     step_time_error_s: float  # standard error of step_time_s
+    block_scatter: float | None  # standard deviation of ln(mean) over blocks timed apart; None with one block
     first_step_s: float
     loader_s: float
     compute_s: float  # forward and backward of all micro-batches, communication that is hidden included

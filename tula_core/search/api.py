@@ -139,7 +139,7 @@ def _assumptions(
     predictor: Forecaster, searched: Searched, limits: Limits, profile: Profile, grid: int
 ) -> tuple[str, ...]:
     notes = _search_notes(searched, grid) + _limit_notes(limits, profile) + _profile_notes(profile)
-    return tuple(dict.fromkeys([*predictor.assumptions, *notes]))
+    return tuple(dict.fromkeys([*profile.facts.notes, *predictor.assumptions, *notes]))
 
 
 def _search_notes(searched: Searched, grid: int) -> list[str]:

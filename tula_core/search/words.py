@@ -89,12 +89,13 @@ def time_with_interval(row: Row) -> str:
 def admitting_duration(seconds: float) -> str:
     """Return the shortest round duration, as a job file takes it, that is not below ``seconds``.
 
-    >>> admitting_duration(1801), admitting_duration(3.2), admitting_duration(36010)
-    ('31m', '4s', '10.1h')
+    >>> admitting_duration(1801), admitting_duration(120.2), admitting_duration(36010)
+    ('31m', '121s', '10.1h')
     """
     if seconds > 7200:
         return f"{math.ceil(seconds / 360) / 10:g}h"
-    return f"{math.ceil(seconds / 60)}m" if seconds > 120 else f"{math.ceil(seconds)}s"
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes}m" if 60 * minutes <= 1.05 * seconds else f"{math.ceil(seconds)}s"
 
 
 def admitting_usd(usd: float) -> str:

@@ -54,6 +54,7 @@ def describe(workload: Workload, job: Job) -> WorkloadFacts:
         chance=_chance(workload),
         has_batch_norm=any(isinstance(module, _BatchNorm) for module in network.modules()),
         code_fingerprint=_fingerprint(workload, job, network),
+        notes=workload.notes,
     )
 
 
