@@ -125,6 +125,7 @@ def train(
             "a cluster"
         )
         listener(Event(stage="train", message=message, level="warning"))
+    _warn_of_another_machine(plan, listener)
     attempt = Attempt(plan=plan, row=chosen, job_id=folder.job_id, number=number, folder=folder.path, resume=resume)
     try:
         attempt.task_folder.mkdir(parents=True)
@@ -140,6 +141,19 @@ def train(
     if error is not None:
         raise error
     return outcome
+
+
+def _warn_of_another_machine(plan: Plan, listener: Listener) -> None:
+    """Say where a plan for processors was measured on others; another kind of device is found once training begins."""
+    from tula_core.profiling.hardware import available_cores, processor_name
+
+    planned, here = plan.hardware, (processor_name(), available_cores())
+    if planned.get("device") == "cpu" and (planned["device_name"], planned["cores"]) != here:
+        message = (
+            f"the plan was measured on {planned['device_name']} with {planned['cores']} cores, this is {here[0]} with "
+            f"{here[1]}: its forecasts of time and cost may not hold here"
+        )
+        listener(Event(stage="train", message=message, level="warning"))
 
 
 def _attempt(attempt: Attempt, listener: Listener) -> tuple[Outcome, BaseException | None]:

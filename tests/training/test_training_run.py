@@ -12,7 +12,7 @@ import pytest
 import torch
 from train_helpers import hand_made_plan
 
-from tula_core.errors import DivergedError, StoppedError
+from tula_core.errors import DivergedError, InputError, StoppedError
 from tula_core.progress import Event, silent
 from tula_core.records import Outcome, Plan, load, save
 from tula_core.tracking.spent import attempt_seconds
@@ -61,6 +61,44 @@ def test_weights_that_the_last_update_ruined_are_neither_judged_nor_kept(tmp_pat
     assert [point.samples for point in outcome.curve] == [203, 406, 609]
     assert all(math.isfinite(point.train_loss) for point in outcome.curve) and outcome.curve[-1].metric > 0.5
     assert [event.message for event in said if event.level == "warning"][0].startswith("the loss became nan after 203")
+
+
+def test_a_plan_for_other_data_is_refused(tmp_path: Path) -> None:
+    plan = hand_made_plan("plain")
+    outcome, error = train(replace(plan, facts={**plan.facts, "train_samples": 300}), tmp_path)
+    assert outcome.status == "FAILED" and isinstance(error, InputError)
+    assert "made for 300 training samples, now there are 203" in str(error)
+
+
+def test_a_plan_for_another_kind_of_device_is_said_to_be_one(tmp_path: Path) -> None:
+    said: list[Event] = []
+    plan = hand_made_plan("plain")
+    train(replace(plan, hardware={**plan.hardware, "device": "cuda"}), tmp_path, said=said)
+    assert [e.message for e in said if e.level == "warning"] == [
+        "the plan was measured on cuda, this run is on cpu: its forecasts of time, memory and cost do not hold here. "
+        "Plan again on this machine."
+    ]
+
+
+def test_uneven_shares_and_loader_workers_give_the_same_weights(tmp_path: Path) -> None:
+    layouts = {"alone": (1, 18, 1, {}), "other": (2, 3, 3, {"loader_workers": 1, "channels_last": True})}
+    for name, (processes, local_batch, accumulation, changes) in layouts.items():
+        plan = hand_made_plan(
+            "double_precision", processes=processes, local_batch=local_batch, accumulation=accumulation
+        )
+        recipe = plan.job.recipe.model_copy(update=changes)
+        _, error = train(replace(plan, job=plan.job.model_copy(update={"recipe": recipe})), tmp_path / name)
+        assert error is None
+    alone, other = weights(tmp_path / "alone")["network"], weights(tmp_path / "other")["network"]
+    assert all(torch.allclose(alone[name], other[name], rtol=0, atol=1e-13) for name in alone)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_reduced_precision_trains(tmp_path: Path, precision: str) -> None:
+    plan = hand_made_plan("plain")
+    recipe = plan.job.recipe.model_copy(update={"precision": precision})
+    outcome, error = train(replace(plan, job=plan.job.model_copy(update={"recipe": recipe})), tmp_path)
+    assert error is None and (outcome.actual["accuracy"] or 0) > 0.7
 
 
 def test_a_run_at_the_spot_price_has_an_actual_cost_beside_its_forecast(tmp_path: Path) -> None:

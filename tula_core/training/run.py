@@ -87,6 +87,13 @@ class _Hearing:
     def _on_ready(self, event: Mapping[str, Any]) -> None:
         recipe, batch = self.attempt.plan.job.recipe, self.attempt.row.candidate.global_batch
         self.peak_learning_rate = event["peak_learning_rate"]
+        planned = self.attempt.plan.hardware.get("device", event["device"])
+        if planned != event["device"]:
+            self._say(
+                f"the plan was measured on {planned}, this run is on {event['device']}: its forecasts of time, memory "
+                "and cost do not hold here. Plan again on this machine.",
+                level="warning",
+            )
         rules = [name for name in self.attempt.row.candidate.mitigation if name.endswith("-lr")]
         rule = f"{rules[0].removesuffix('-lr')} rule, factor {event['factor']:.3g}" if rules else "not scaled"
         warm = event["warmup_samples"]
@@ -187,6 +194,7 @@ def _task(attempt: Attempt) -> WorkerTask:
             "mitigation": list(candidate.mitigation),
             "checkpoint": str(attempt.folder / "checkpoint.pt"),
             "resume": attempt.resume,
+            "train_samples": int(attempt.plan.facts["train_samples"]),
         },
         folder=attempt.task_folder,
         nodes=candidate.nodes,

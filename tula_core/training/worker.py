@@ -21,7 +21,7 @@ from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
 from tula_core.engine.loop import run_step
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
-from tula_core.errors import DivergedError, RunError, StoppedError
+from tula_core.errors import DivergedError, InputError, RunError, StoppedError
 from tula_core.job import Job, Target
 from tula_core.mitigations.learning_rate import LearningRate
 from tula_core.records import CurvePoint
@@ -64,6 +64,11 @@ class Run:
         self.job = Job.from_mapping(payload["job"])
         self.workload: Workload = load_workload(self.job)
         self.samples = size_of(self.workload.train_set())
+        if self.samples != payload["train_samples"]:
+            raise InputError(
+                f"plan: it was made for {payload['train_samples']} training samples, now there are {self.samples}. "
+                "Its epochs, steps and cost do not hold: plan again."
+            )
         self.layout = Layout(
             processes=context.processes, local_batch=payload["local_batch"], accumulation=payload["accumulation"]
         )
@@ -103,6 +108,7 @@ class Run:
             factor=self.rate.factor,
             warmup_samples=self.rate.warmup_samples,
             steps_per_epoch=self.stream.steps_per_epoch,
+            device=self.context.device.type,
         )
 
     def go(self) -> dict[str, Any]:
@@ -247,7 +253,7 @@ def run_in_worker(context: WorkerContext, payload: dict[str, Any]) -> dict[str, 
     """Entry of the train task.
 
     ``payload``: ``job`` (resolved), ``local_batch``, ``accumulation``, ``mitigation``, ``checkpoint``
-    (path), ``resume``.
+    (path), ``resume``, ``train_samples`` (of the plan).
     """
     with _sole_writer(context, Path(payload["checkpoint"])):
         run = Run(context, payload)
