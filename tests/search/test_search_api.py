@@ -154,9 +154,14 @@ def test_a_data_set_smaller_than_any_batch_leaves_no_choice_and_says_why():
     assert plan_of(job({"batch_size": 10}), measured=profile(10)).choice is not None
 
 
-def test_a_target_out_of_reach_leaves_no_choice():
+def test_a_target_that_nothing_is_expected_to_reach_leaves_a_choice_and_a_warning():
+    """A short probe may be wrong about a target; a limit that rules everything out would end the job for it."""
     plan = plan_of(job(target={"value": 0.99}, recipe={"epochs": 3}), FakePredictor(chance=0.1))
-    assert plan.choice is None and "Raise recipe.epochs above 3" in plan.reason
+    assert plan.choice is not None
+    assert "Beware: the target accuracy 0.99 is not expected within 3 epochs (chance at best 0.10)" in plan.reason
+    assert any("no target within reach" in assumption for assumption in plan.assumptions)
+    rest = plan_of(job(target="none", recipe={"epochs": 3}), FakePredictor(chance=0.1))
+    assert plan.choice.candidate == rest.choice.candidate
 
 
 def test_every_row_names_its_own_reason():

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tula_core.job import Job
+from tula_core.job import Job, Target
 from tula_core.models.cost import hourly_price
 from tula_core.progress import Event, Listener, silent
 from tula_core.records import Candidate, Plan, PlanProbe, Profile, Row
 from tula_core.search import words
 from tula_core.search.constraints import (
+    EVEN_CHANCE,
     Judged,
     Limits,
     accuracy_slack,
@@ -58,7 +59,8 @@ def make_plan(
     grid = candidates(profile, job, predictor, mitigation)
     listener(Event(stage="search", message=f"comparing {len(grid)} candidates", fraction=0.0))
     first = _always_searched(grid, profile, job)
-    limits = _limits(profile, job, predictor, first)
+    smallest = min(grid, key=lambda candidate: candidate.global_batch)
+    limits = _limits(profile, job, predictor, [*first, smallest])
     searched = search(_task(profile, predictor, limits, grid, first))
     if storage is not None:
         write_journal(searched.study, storage, listener)
@@ -74,7 +76,7 @@ def make_plan(
         pareto=decision.front,
         knee=decision.knee,
         choice_index=decision.choice,
-        reason=explain(judged, decision, job),
+        reason=explain(judged, decision, job) + _beware(limits),
         assumptions=_assumptions(predictor, searched, limits, profile, len(grid)),
         facts=_facts(profile, job, decision, len(judged), len(grid)),
     )
@@ -116,8 +118,10 @@ def _limits(profile: Profile, job: Job, predictor: Forecaster, first: Sequence[C
     rows = _forecast(predictor, first)
     reference = rows[0]["accuracy"].value
     better = profile.facts.higher_is_better
+    chance = _best_chance(job, predictor, first)
+    settled = job.target is not None and (chance is None or chance >= EVEN_CHANCE)
     worst = None
-    if reference is not None and job.target is None and job.constraints.min_accuracy is None:
+    if reference is not None and not settled and job.constraints.min_accuracy is None:
         worst = reference + (-1 if better else 1) * accuracy_slack(profile, reference)
     return Limits(
         job=job,
@@ -127,6 +131,27 @@ def _limits(profile: Profile, job: Job, predictor: Forecaster, first: Sequence[C
         higher_is_better=better,
         worst_accuracy=worst,
         reach_probability=predictor.reach_probability,
+        best_chance=chance,
+    )
+
+
+def _best_chance(job: Job, predictor: Forecaster, grid: Sequence[Candidate]) -> float | None:
+    """Return the best chance of the target among the reference, the measured and the smallest batch."""
+    if job.target is None:
+        return None
+    chances = [predictor.reach_probability(candidate) for candidate in grid]
+    return max((chance for chance in chances if chance is not None), default=None)
+
+
+def _beware(limits: Limits) -> str:
+    """Return a sentence for a target that nothing is expected to reach, empty otherwise."""
+    if limits.target_in_reach or limits.best_chance is None or not isinstance(limits.job.target, Target):
+        return ""
+    target, epochs = limits.job.target, limits.job.recipe.epochs
+    return (
+        f" Beware: the target {target.metric} {target.value:g} is not expected within {epochs} epochs (chance at best "
+        f"{limits.best_chance:.2f}); the forecast is for all {epochs} epochs. Raise recipe.epochs, or probe.seconds "
+        "for a surer forecast."
     )
 
 
@@ -162,9 +187,9 @@ def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
         notes.append(f"A process may fill {words.memory(limit.size_bytes)}: {limit.source}.")
     if limits.worst_accuracy is not None:
         notes.append(
-            f"There is no target, so {profile.facts.metric} worse than {limits.worst_accuracy:.4g} is ruled out: that "
-            "of the reference batch on one process, with a margin of a hundredth. constraints.min_accuracy replaces "
-            "this rule."
+            f"There is no target within reach, so {profile.facts.metric} worse than {limits.worst_accuracy:.4g} is "
+            "ruled out: that of the reference batch on one process, with a margin of a hundredth. "
+            "constraints.min_accuracy replaces this rule."
         )
     elif job.target is None and job.constraints.min_accuracy is None:
         notes.append("The accuracy of the reference batch is unknown, so no batch size was ruled out for its accuracy.")

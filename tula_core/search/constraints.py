@@ -82,6 +82,9 @@ class Limits:
         The worst accuracy allowed, from the forecast of the reference batch on one process; None where that sets none.
     reach_probability
         Chance of reaching the job's target, by candidate.
+    best_chance
+        Chance of the target where it is best, None without a target or where nothing is known of it. Below an even
+        chance the target rules nothing out: the epochs are the budget, and accuracy is held against the reference.
     """
 
     job: Job
@@ -91,6 +94,12 @@ class Limits:
     higher_is_better: bool
     worst_accuracy: float | None
     reach_probability: Callable[[Candidate], float | None]
+    best_chance: float | None = None
+
+    @property
+    def target_in_reach(self) -> bool:
+        """Whether some candidate is expected to reach the target, as far as is known."""
+        return self.best_chance is None or self.best_chance >= EVEN_CHANCE
 
 
 def check_price(job: Job) -> None:
@@ -275,7 +284,7 @@ def _reference_accuracy(row: Row, limits: Limits) -> Violation | None:
 
 def _target(row: Row, limits: Limits) -> Violation | None:
     target = limits.job.target
-    if not isinstance(target, Target):
+    if not isinstance(target, Target) or not limits.target_in_reach:
         return None
     chance = limits.reach_probability(row.candidate)
     if chance is None or chance >= EVEN_CHANCE:
