@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 
-from tula_core.home import state_folder
+from tula_core.errors import RunError
+from tula_core.home import state_folder, tula_home
 
+_NEEDED_BYTES = 20_000_000
 _QUIET = {
     "DO_NOT_TRACK": "true",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -27,6 +30,11 @@ def configure() -> bool:
     started for the run alone; task results are then in ``storage`` there. With one of them set Prefect is the user's,
     and only noise is turned off.
 
+    Raises
+    ------
+    RunError
+        The disk of the state folder has no room for the server's database, which would then never come up.
+
     Returns
     -------
     bool
@@ -34,7 +42,19 @@ def configure() -> bool:
     """
     own = not (os.environ.get("PREFECT_HOME") or os.environ.get("PREFECT_API_URL"))
     if own:
+        _check_space()
         os.environ["PREFECT_HOME"] = str(state_folder("prefect"))
     for name, value in {**_QUIET, **(_EMBEDDED if own else {})}.items():
         os.environ.setdefault(name, value)
     return own
+
+
+def _check_space() -> None:
+    home = tula_home()
+    free = shutil.disk_usage(home).free
+    if free < _NEEDED_BYTES:
+        raise RunError(
+            f"TULA_HOME: {str(home)!r} has {free / 1e6:.1f} MB free, Prefect's server needs "
+            f"{_NEEDED_BYTES / 1e6:.0f} MB. Free disk space or set TULA_HOME to a larger disk; "
+            "tula plan and tula train need no server."
+        )
