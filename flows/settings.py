@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
+import urllib.error
+import urllib.request
 
 from tula_core.errors import RunError
 from tula_core.home import state_folder, tula_home
@@ -33,7 +36,8 @@ def configure() -> bool:
     Raises
     ------
     RunError
-        The disk of the state folder has no room for the server's database, which would then never come up.
+        The disk of the state folder has no room for the server's database, which would then never come up; or the
+        user's own server does not answer.
 
     Returns
     -------
@@ -46,7 +50,23 @@ def configure() -> bool:
         os.environ["PREFECT_HOME"] = str(state_folder("prefect"))
     for name, value in {**_QUIET, **(_EMBEDDED if own else {})}.items():
         os.environ.setdefault(name, value)
+    if os.environ.get("PREFECT_API_URL"):
+        _check_server(os.environ["PREFECT_API_URL"])
     return own
+
+
+def _check_server(address: str) -> None:
+    try:
+        with urllib.request.urlopen(address.rstrip("/") + "/health", timeout=5):
+            return
+    except urllib.error.HTTPError as error:
+        error.close()  # it answers, if only to refuse; Prefect itself brings the key
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        shown = address.rpartition("@")[2]
+        raise RunError(
+            f"PREFECT_API_URL: {shown!r} does not answer ({error}). Start the server, mend the address, or unset it "
+            "for a server that is started for the run alone."
+        ) from error
 
 
 def _check_space() -> None:

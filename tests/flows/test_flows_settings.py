@@ -21,7 +21,8 @@ def test_a_disk_without_room_for_the_server_is_said_before_it_is_waited_for(monk
         configure()
 
 
-def test_who_brings_a_server_needs_no_room_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=300_000))
-    os.environ["PREFECT_API_URL"] = "http://127.0.0.1:9/api"
-    assert configure() is False
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9/api", "garbage"])
+def test_a_server_that_does_not_answer_is_named(address: str) -> None:
+    os.environ["PREFECT_API_URL"] = address
+    with pytest.raises(RunError, match=f"PREFECT_API_URL: '{address}' does not answer .* or unset it"):
+        configure()
