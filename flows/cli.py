@@ -6,6 +6,8 @@ Only what parsing and a clear message need is imported here; torch, MLflow, Pref
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from typing import Annotated
 
@@ -59,6 +61,9 @@ for _name, _function in _VERBS.items():
 
 def main() -> None:
     """Run the command line; the console script ``tula``."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell; what a child opens must not take its number either
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
     app(prog_name="tula")
 
 

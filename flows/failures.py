@@ -62,7 +62,7 @@ def report(error: BaseException) -> int:
     cause = first_cause(error)
     if isinstance(cause, OSError) and cause.errno in _OF_THE_DISK:
         where = f" at {cause.filename}" if cause.filename else ""
-        print(f"error: TULA_HOME: {_home()!r}: {cause.strerror}{where}. {_DISK_REMEDY}", file=sys.stderr)
+        print(f"error: {cause.strerror}{where}; TULA_HOME is {_home()!r}. {_DISK_REMEDY}", file=sys.stderr)
         return RUN_FAILED
     text = str(cause).strip().splitlines()
     print(f"error: {type(cause).__name__}: {text[0] if text else 'no message'}", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +15,7 @@ from flows.output import check_out, write_out
 from tula_core.errors import InfeasibleError, InputError, RunError, StoppedError
 
 if TYPE_CHECKING:
+    from tula_core.job import Job
     from tula_core.records import Outcome, Plan
 
 JobText = Annotated[str, typer.Argument(metavar="JOB", help="A YAML file or a built-in name; tula list shows them.")]
@@ -48,7 +49,8 @@ def run(job: JobText, overrides: Overrides = None, resume: Resume = False, out: 
         screen.say("Starting Prefect")
         from flows.optimize import optimize
 
-        with _resumable(f"tula run {job}{_repeated(overrides)} --resume"):
+        command = f"tula run {job}{_repeated(overrides)}"
+        with _resumable(lambda: f"{command} --resume" if _has_begun(asked) else command):
             outcome = from_json(Outcome, json.dumps(optimize(asked.to_dict(), resume=resume)), source="outcome")
     _finish(outcome)
 
@@ -118,7 +120,7 @@ def train(
         if choose is not None and not made.table[choose].feasible:
             screen.warn(f"row {choose} is infeasible: {made.table[choose].infeasible_because}")
         chosen = "" if choose is None else f" --choose {choose}"
-        with _resumable(f"tula train {plan_file}{chosen} --resume"):
+        with _resumable(lambda: f"tula train {plan_file}{chosen} --resume"):
             outcome = api.train(made, row=choose, resume=resume, listener=screen.event)
     if out is not None:
         write_out(out, to_json(outcome))
@@ -168,13 +170,24 @@ def _check_row(made: Plan, choose: int | None, source: Path) -> None:
 
 
 @contextmanager
-def _resumable(command: str) -> Iterator[None]:
+def _resumable(command: Callable[[], str]) -> Iterator[None]:
     """Say how to go on when a signal ends what is inside."""
     try:
         yield
     except StoppedError:
-        typer.echo(f"Go on with: {command}", err=True)
+        typer.echo(f"Go on with: {command()}", err=True)
         raise
+
+
+def _has_begun(asked: Job) -> bool:
+    """Return whether there is something to resume: a stop while measuring leaves no run."""
+    from tula_core import api
+
+    try:
+        api.resume_plan(asked)
+    except InputError:
+        return False
+    return True
 
 
 def _finish(outcome: Outcome, *, share: bool = True) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from tula_core.errors import InputError
+from tula_core.errors import InputError, RunError
 
 
 def tula_home() -> Path:
@@ -36,6 +36,27 @@ def state_folder(*parts: str) -> Path:
     folder = tula_home().joinpath(*parts)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def check_room(size_bytes: int = 500_000) -> None:
+    """Write and delete a file in the state folder, before work whose result would have no place to go.
+
+    Raises
+    ------
+    RunError
+        The disk is full or the folder cannot be written to.
+    """
+    home = tula_home()
+    try:
+        with tempfile.TemporaryFile(dir=home) as file:
+            file.write(bytes(size_bytes))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise RunError(
+            f"TULA_HOME: {str(home)!r} cannot be written ({error.strerror or error}). "
+            "Free disk space, or set TULA_HOME to a folder on a disk with space that you can write to."
+        ) from error
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:

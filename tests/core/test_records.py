@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from train_helpers import hand_made_plan
 
-from tula_core.errors import InputError
-from tula_core.home import tula_home, write_atomic
+from tula_core.errors import InputError, RunError
+from tula_core.home import check_room, tula_home, write_atomic
 from tula_core.records import QUANTITIES, Candidate, Corrections, Interval, Pilot, PilotPoint, Plan, Profile, load, save
 from tula_core.records.corrections import BUILTIN
 from tula_core.registry import Registry
@@ -152,6 +152,19 @@ def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pyte
         write_atomic(path, "new")
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir() if entry.name != "tula-home"] == ["kept.json"]
+
+
+def test_a_full_disk_is_found_out_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TULA_HOME", str(tmp_path / "home"))
+    check_room()
+    assert list((tmp_path / "home").iterdir()) == []
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match="TULA_HOME: .* cannot be written .No space left on device.. Free disk space"):
+        check_room()
 
 
 def test_a_home_that_is_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,12 @@ def test_a_disk_that_fills_up_is_a_failed_run(tmp_path: Path, monkeypatch: pytes
 def test_a_disk_fault_anywhere_names_the_state_folder_and_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(OSError(28, "No space left on device", "/somewhere")) == 4
     said = capsys.readouterr().err
-    assert "TULA_HOME: " in said
-    assert "No space left on device at /somewhere. Free disk space" in said
+    assert said.startswith("error: No space left on device at /somewhere; TULA_HOME is ")
+    assert "Free disk space" in said
     assert "traceback" not in said.lower()
+
+
+def test_a_closed_output_is_no_error() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = f'"{sys.executable}" -m flows.cli list >&- 2>&-'
+    assert subprocess.run(command, shell=True, env=environment, timeout=60, check=False).returncode == 0

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tula_core.engine.device_lock import device_lock
 from tula_core.errors import InputError, RunError
+from tula_core.home import check_room
 from tula_core.job import Job
 from tula_core.profiling.cache import cached_profile, fingerprint, keep_profile
 from tula_core.profiling.describe import complete, describe
@@ -41,6 +42,7 @@ def profile(job: Job, *, reprofile: bool = False, listener: Listener = silent) -
     key = fingerprint(resolved, facts, hardware)
     found = None if reprofile else cached_profile(key)
     if found is None:
+        check_room()
         with device_lock("profile", listener):
             # Another job may have measured the very same while this one waited.
             found = None if reprofile else cached_profile(key)
