@@ -178,3 +178,20 @@ def test_a_killed_run_is_shown_as_killed_and_resumes_as_the_same_run(tmp_path: P
     assert finished.info.status == "FINISHED"
     assert finished.data.metrics["actual/time_to_train_s"] == pytest.approx(outcome.actual["time_to_train_s"])
     assert len(tula.outcomes()) == 1
+
+
+def test_a_plan_of_another_machine_is_said_to_be_one() -> None:
+    from dataclasses import replace
+
+    from train_helpers import hand_made_plan
+
+    from tula_core.profiling.hardware import available_cores, processor_name
+
+    said: list[Event] = []
+    plan = hand_made_plan("plain")
+    here = {**plan.hardware, "device": "cpu", "device_name": processor_name(), "cores": available_cores()}
+    tula.train(replace(plan, hardware=here), listener=said.append)
+    assert not [event for event in said if event.level == "warning"]
+    tula.train(replace(plan, hardware={**here, "device_name": "Abacus", "cores": 5}), listener=said.append)
+    (warning,) = [event.message for event in said if event.level == "warning"]
+    assert warning.startswith("the plan was measured on Abacus with 5 cores")

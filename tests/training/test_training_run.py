@@ -12,7 +12,7 @@ import pytest
 import torch
 from train_helpers import hand_made_plan
 
-from tula_core.errors import DivergedError, InputError, StoppedError
+from tula_core.errors import DivergedError, InputError, RunError, StoppedError
 from tula_core.progress import Event, silent
 from tula_core.records import Outcome, Plan, load, save
 from tula_core.tracking.spent import attempt_seconds
@@ -61,6 +61,16 @@ def test_weights_that_the_last_update_ruined_are_neither_judged_nor_kept(tmp_pat
     assert [point.samples for point in outcome.curve] == [203, 406, 609]
     assert all(math.isfinite(point.train_loss) for point in outcome.curve) and outcome.curve[-1].metric > 0.5
     assert [event.message for event in said if event.level == "warning"][0].startswith("the loss became nan after 203")
+
+
+def test_a_full_disk_is_an_attempt_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(task: Any, on_event: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tula_core.training.run.launch", full)
+    outcome, error = train(hand_made_plan("plain"), tmp_path)
+    assert outcome.status == "FAILED" and isinstance(error, RunError)
+    assert "No space left on device" in str(outcome.failure) and "go on with --resume" in str(error)
 
 
 def test_a_plan_for_other_data_is_refused(tmp_path: Path) -> None:
