@@ -11,8 +11,6 @@ Names are loaded when first used (PEP 562), so that ``import tula_core`` stays c
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tula_core.version import __version__
@@ -55,15 +53,3 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'tula_core' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME_OF[name]), name)
-
-
-class _Package(ModuleType):
-    """The package, whose functions are not hidden by a subpackage of the same name once that is loaded."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _HOME_OF and isinstance(value, ModuleType):
-            return
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
