@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tula_core.engine.failures import is_out_of_memory, kind_of
-from tula_core.engine.launch import LaunchResult, WorkerTask, launch
+from tula_core.engine.launch import LaunchResult, WorkerTask, _await_end, _EventReader, launch
 from tula_core.errors import InputError, OutOfMemoryError, RunError
 
 
@@ -159,3 +159,11 @@ def test_torchrun_can_start_the_worker(tmp_path: Path) -> None:
     subprocess.run([*torchrun, *worker], env=environment, check=True, capture_output=True, timeout=120)
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["sum"], result["payload"]) == ([1.0, 2.0], {"colour": "blue"})
+
+
+def test_the_last_words_of_workers_that_have_ended_are_heard(tmp_path: Path) -> None:
+    heard: list[str] = []
+    events = tmp_path / "events.jsonl"
+    events.write_text('{"kind": "stopped_cleanly", "at_s": 1.0}\n')
+    _await_end([], 1.0, _EventReader(events, lambda event: heard.append(event["kind"])))
+    assert heard == ["stopped_cleanly"]

@@ -31,6 +31,7 @@ def step(local_batch, step_time_s=0.1, **changes):
         "compute_s": step_time_s,
         "communication_s": 0.0,
         "optimizer_s": 0.0,
+        "block_scatter": None,
         "order": 0,
     } | changes
 

@@ -187,6 +187,8 @@ def _await_end(processes: list[subprocess.Popen[bytes]], seconds: float, events:
         if events is not None:
             events.read()
         time.sleep(_POLL_S)
+    if events is not None:
+        events.read()  # what they said after the last look, and then ended
 
 
 def _stop(processes: list[subprocess.Popen[bytes]], grace_s: float, events: _EventReader) -> None:
