@@ -164,3 +164,9 @@ def test_a_training_time_that_holds_other_corrections_is_no_evidence() -> None:
     version = replace(version, by_quantity=own)
     ratios = gather(make_history(1.2, 1.2, 1.2, predictor=version.label), lambda label: version).log_ratios
     assert ratios["time_to_train_s"]["a"][0] == pytest.approx(math.log(1.2) + 0.4)
+
+
+def test_a_run_that_missed_its_target_says_nothing_of_epochs() -> None:
+    missed = make_outcome("1", target_reached=False, factors={"epochs": 1.0})
+    assert not gather([missed], lambda label: BUILTIN).log_ratios.get("epochs")
+    assert gather([missed], lambda label: BUILTIN).log_ratios["step_time_s"]

@@ -66,8 +66,8 @@ def _log_ratio(outcome: Outcome, name: str, version: Corrections) -> float | Non
         return None
     if name == "time_to_train_s" and name not in version.by_quantity and _PASSED_ON & set(version.by_quantity):
         return None
-    if name == "epochs" and outcome.target_reached is None:
-        return None  # the epochs were given, not forecast
+    if name == "epochs" and not outcome.target_reached:
+        return None  # without a target the epochs were given, not forecast; unreached, they are a lower bound
     predicted, actual = outcome.predicted.get(name), outcome.actual.get(name)
     if predicted is None or actual is None or predicted <= 0 or actual <= 0:
         return None
