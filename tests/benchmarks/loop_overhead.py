@@ -20,8 +20,6 @@ from tula_core.engine.context import WorkerContext
 from tula_core.engine.launch import WorkerTask, launch
 from tula_core.job import Job
 
-BLOCKS = 14
-
 
 def run_in_worker(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:
     """Time alternating blocks of both loops; seconds per step by loop."""
@@ -31,9 +29,10 @@ def run_in_worker(context: WorkerContext, payload: dict[str, Any]) -> dict[str, 
     ours.begin(False)
     images, labels = ours.workload.train_set().get_batch(list(range(ours.samples)))
     bare = _bare_loop(ours, images, labels)
-    steps = iter(ours.stream.from_samples(0))
+    # The last step of an epoch is left out: an evaluation follows it, which the bare loop does not have.
+    steps = (step for step in ours.stream.from_samples(0) if not step.ends_epoch)
     seconds: dict[str, list[float]] = {"bare": [], "tula": []}
-    for block in range(BLOCKS + 2):
+    for block in range(payload["blocks"] + 2):
         for name in ("bare", "tula") if block % 2 else ("tula", "bare"):
             context.barrier()
             began = time.perf_counter()
@@ -67,14 +66,15 @@ def _bare_loop(ours: Any, images: torch.Tensor, labels: torch.Tensor) -> Any:
             yield loss.item()
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", default="fashion-cnn")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--batch", type=int, default=128, help="global batch")
-    parser.add_argument("--steps", type=int, default=40, help="per block")
-    options = parser.parse_args()
+    parser.add_argument("--steps", type=int, default=80, help="per block")
+    parser.add_argument("--blocks", type=int, default=10, help="of each loop")
+    options = parser.parse_args(arguments)
     from tula_core.workloads.load import load_workload
 
     job = Job.builtin(options.job)
@@ -85,8 +85,10 @@ def main() -> None:
             "local_batch": options.batch // options.processes,
             "accumulation": 1,
             "mitigation": ["linear-lr", "warmup"],
+            "train_samples": len(workload.train_set()),
             "checkpoint": str(Path(folder) / "checkpoint.pt"),
             "steps": options.steps,
+            "blocks": options.blocks,
         }
         task = WorkerTask(
             entry="tests.benchmarks.loop_overhead:run_in_worker",
@@ -96,7 +98,7 @@ def main() -> None:
         )
         seconds = launch(task, lambda event: None).unwrap()
     ratios = [tula / bare for tula, bare in zip(seconds["tula"], seconds["bare"], strict=True)]
-    print(f"{options.job}, {options.processes} processes, global batch {options.batch}, {BLOCKS} blocks each")
+    print(f"{options.job}, {options.processes} processes, global batch {options.batch}, {options.blocks} blocks each")
     for name, values in seconds.items():
         print(f"  {name:5} {1e3 * statistics.median(values):8.3f} ms a step (median of blocks)")
     print(f"  ratio {statistics.median(ratios):8.3f} (median over pairs of blocks)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +36,10 @@ class Trainee:
         """Where the network is."""
         return self.context.device
 
-    def autocast(self) -> torch.autocast:
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
         """Return the precision context of the recipe."""
         dtype = _DTYPES.get(self.recipe.precision)
-        return torch.autocast(self.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+        return contextlib.nullcontext() if dtype is None else torch.autocast(self.device.type, dtype=dtype)
 
     def to_device(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
         """Return inputs and targets on the device, images in the recipe's memory format."""

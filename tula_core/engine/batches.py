@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from tula_core.errors import InputError
-from tula_core.seeding import derive_seed
+from tula_core.seeding import derive_seed, fold
 
 Collate = Callable[[list[Any]], Any]
 
@@ -129,28 +129,31 @@ def epoch_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
 class Pick:
     """What one micro-batch is made of: sample numbers, and the seed of their random transforms."""
 
-    indices: list[int]
+    indices: NDArray[np.int64]
     seed: int
 
 
 class BatchSource(Dataset[Any]):
     """Turns a `Pick` into a batch, in this process or in a loader worker, with the same result.
 
-    Items may be random: python's, numpy's and torch's generators are set to the pick's seed first.
+    Items may be random: python's, numpy's and torch's generators are set to the pick's seed first, unless the data set
+    says that it is ``deterministic``.
     """
 
     def __init__(self, dataset: Any, collate: Collate | None) -> None:
         self._dataset = dataset
         self._collate = collate or default_collate
         self._get_batch = getattr(dataset, "get_batch", None) if collate is None else None
+        self._deterministic = bool(getattr(dataset, "deterministic", False)) and self._get_batch is not None
 
     def __getitem__(self, pick: Pick) -> Any:
-        random.seed(pick.seed)
-        np.random.seed(pick.seed % 2**32)
-        torch.default_generator.manual_seed(pick.seed)  # torch.manual_seed walks the stack for each device kind
+        if not self._deterministic:
+            random.seed(pick.seed)
+            np.random.seed(pick.seed % 2**32)
+            torch.default_generator.manual_seed(pick.seed)  # torch.manual_seed walks the stack for each device kind
         if self._get_batch is not None:
             return self._get_batch(pick.indices)
-        return self._collate([self._dataset[index] for index in pick.indices])
+        return self._collate([self._dataset[index] for index in pick.indices.tolist()])
 
 
 class BatchStream:
@@ -159,7 +162,7 @@ class BatchStream:
     Parameters
     ----------
     dataset
-        Map-style; where it has ``get_batch(indices)`` that is used instead of one item at a time.
+        Map-style; where it has ``get_batch(indices)`` that is used, with an int64 array, instead of one item at a time.
     samples
         Size of the data set.
     layout, rank, seed
@@ -196,6 +199,8 @@ class BatchStream:
         self._sizes = [layout.global_batch] * full if whole_steps and full else step_sizes(samples, layout)
         self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
         self._epoch_samples = int(self._starts[-1])
+        self._transform_seed = derive_seed(seed, "transform")
+        self._shares = {size: self._share(size) for size in set(self._sizes)}
 
     @property
     def steps_per_epoch(self) -> int:
@@ -240,14 +245,17 @@ class BatchStream:
             epoch, first = epoch + 1, 0
 
     def _picks(self, order: NDArray[np.int64], epoch: int, number: int) -> list[Pick]:
-        start, size = int(self._starts[number]), self._sizes[number]
-        start += sum(split(size, self._layout.processes)[: self._rank])
-        picks = []
-        for count in micro_batch_sizes(size, self._layout, self._rank):
-            seed = derive_seed(self._seed, "transform", epoch, start)
-            picks.append(Pick(indices=order[start : start + count].tolist(), seed=seed))
-            start += count
-        return picks
+        start = int(self._starts[number])
+        return [
+            Pick(order[start + begin : start + end], fold(self._transform_seed, epoch, start + begin))
+            for begin, end in self._shares[self._sizes[number]]
+        ]
+
+    def _share(self, size: int) -> list[tuple[int, int]]:
+        """Return where this process's micro-batches begin and end in a step of ``size`` samples."""
+        counts = micro_batch_sizes(size, self._layout, self._rank)
+        ends = np.cumsum([sum(split(size, self._layout.processes)[: self._rank]), *counts]).tolist()
+        return list(itertools.pairwise(ends))
 
     def _load(self, picks: Iterator[Pick]) -> Iterator[Any]:
         if self._workers == 0:

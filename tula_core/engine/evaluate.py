@@ -14,7 +14,7 @@ import torch
 
 from tula_core.engine.assemble import Trainee, share_buffers
 from tula_core.engine.batches import BatchSource, Pick, size_of
-from tula_core.seeding import derive_seed
+from tula_core.seeding import derive_seed, fold
 from tula_core.workloads import Workload
 
 
@@ -64,16 +64,16 @@ def evaluate(trainee: Trainee, batch: int, *, limit: int | None = None, seed: in
     chosen = np.arange(samples)
     if limit is not None and limit < samples:
         chosen = np.sort(np.random.default_rng(derive_seed(seed, "evaluation part")).permutation(samples)[:limit])
-    own = chosen[context.rank :: context.processes].tolist()
+    own = chosen[context.rank :: context.processes]
     share_buffers(trainee.network, context)
     source = BatchSource(dataset, workload.collate)
     flags = [(module, module.training) for module in trainee.network.modules()]
-    total, count = 0.0, 0
+    total, count, stream = 0.0, 0, derive_seed(seed, "evaluation")
     trainee.network.eval()
     try:
         with preserved_random_states(), torch.inference_mode():
             for start in range(0, len(own), batch):
-                pick = Pick(own[start : start + batch], derive_seed(seed, "evaluation", own[start]))
+                pick = Pick(own[start : start + batch], fold(stream, int(own[start])))
                 inputs, targets = trainee.to_device(source[pick])
                 with trainee.autocast():
                     outputs = trainee.network(inputs)

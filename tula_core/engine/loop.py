@@ -60,7 +60,7 @@ def run_step(
     """
     _set_learning_rate(trainee.optimizer, learning_rate)
     trainee.optimizer.zero_grad(set_to_none=True)
-    total = torch.zeros((), dtype=torch.float64, device=trainee.device)
+    total: Tensor | float = 0.0
     weight = trainee.context.processes / step.global_samples
     last = len(step.micro_batches) - 1
     for index, (batch, size) in enumerate(zip(step.micro_batches, step.sizes, strict=True)):
@@ -68,9 +68,9 @@ def run_step(
         with _synchronised(trainee, communicate and index == last):
             with trainee.autocast():
                 loss = trainee.workload.loss(trainee.module(inputs), targets)
-            share = loss * (size * weight)
+            share = loss if size * weight == 1 else loss * (size * weight)
             (trainee.scaler.scale(share) if trainee.scaler is not None else share).backward()  # type: ignore[no-untyped-call]
-        total += loss.detach() * size
+        total = loss.detach() * size + total
     if clock is not None:
         clock.mark("compute")
     if observe is not None:
@@ -78,6 +78,7 @@ def run_step(
     updated = _update(trainee)
     if clock is not None:
         clock.mark("optimizer")
+    assert isinstance(total, Tensor)
     return total, updated
 
 

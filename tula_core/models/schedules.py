@@ -88,11 +88,13 @@ def schedule_factor(schedule: str, fraction: float | Array) -> float | Array:
     """
     if schedule not in SCHEDULES:
         raise InputError(f"recipe.schedule: {schedule!r} is unknown. {nearest(schedule, SCHEDULES)}")
-    values = np.asarray(fraction, dtype=float)
-    if np.isnan(values).any():
+    if np.isnan(fraction).any():
         raise InputError("fraction: is not a number. Give the share of the run that is done, 0 to 1.")
-    factor = SCHEDULES[schedule](np.clip(values, 0.0, 1.0))
-    return factor if isinstance(fraction, np.ndarray) else round(float(factor), 15)
+    if isinstance(fraction, np.ndarray):
+        return SCHEDULES[schedule](np.clip(fraction, 0.0, 1.0))
+    # One number at a time this is asked at every step: array functions would take ten times as long.
+    clipped = np.asarray(min(max(fraction, 0.0), 1.0), dtype=np.float64)
+    return round(float(SCHEDULES[schedule](clipped)), 15)
 
 
 def annealing(schedule: str, fraction: Array) -> Array:

@@ -25,7 +25,7 @@ from tula_core.errors import DivergedError, InputError, RunError, StoppedError
 from tula_core.job import Job, Target
 from tula_core.mitigations.learning_rate import LearningRate
 from tula_core.records import CurvePoint
-from tula_core.seeding import derive_seed
+from tula_core.seeding import derive_seed, fold
 from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict
 from tula_core.workloads import Workload
 from tula_core.workloads.load import load_workload
@@ -86,6 +86,7 @@ class Run:
         )
         self.total_samples = recipe.epochs * self.samples
         self.rate = LearningRate.plan(recipe, self.layout.global_batch, payload["mitigation"], self.total_samples)
+        self.step_seed = derive_seed(self.job.seed, "step")
         self.checkpoint = Path(payload["checkpoint"])
         self.progress = Progress()
         self.times = StepTimes()
@@ -134,9 +135,10 @@ class Run:
     def _take(self, step: Step) -> bool:
         """Take one step and what follows from it; False when the run went back to a checkpoint."""
         began = self._step_began
-        torch.default_generator.manual_seed(self._step_seed(step))
+        seed = fold(self.step_seed, step.samples_before, self.context.rank)
+        torch.default_generator.manual_seed(seed)
         if self.context.device.type == "cuda":
-            torch.cuda.manual_seed(self._step_seed(step))
+            torch.cuda.manual_seed(seed)
         loss, updated = run_step(self.trainee, step, self.rate.at(step.samples_before))
         self.guard.add(loss, sum(step.sizes))
         self.progress.samples = step.samples_after
@@ -146,9 +148,6 @@ class Run:
         went_on = verdict is None or self._obey(verdict, step)
         self._step_began = time.perf_counter()
         return went_on
-
-    def _step_seed(self, step: Step) -> int:
-        return derive_seed(self.job.seed, "step", step.samples_before, self.context.rank)
 
     def _time(self, began: float) -> None:
         now = time.perf_counter()

