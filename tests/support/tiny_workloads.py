@@ -71,6 +71,16 @@ def double_precision() -> Workload:
     return workload(lambda: Mlp(torch.float64), dtype=torch.float64)
 
 
+def half_precision() -> Workload:
+    """The loss scaler begins so high that the first steps overflow and are skipped."""
+    from dataclasses import replace
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return 100 * nn.functional.cross_entropy(output, target)
+
+    return replace(workload(precision="fp16", schedule="linear", learning_rate=0.001), loss=loss)
+
+
 def with_target() -> Workload:
     from dataclasses import replace
 

@@ -128,6 +128,19 @@ def test_a_target_ends_the_run_at_the_evaluation_that_reaches_it(tmp_path: Path)
     assert outcome.actual["epochs"] == len(outcome.curve) < 20
 
 
+def test_skipped_steps_move_neither_the_count_nor_the_schedule(tmp_path: Path) -> None:
+    """A schedule that goes on while the loss scaler skips steps ends its warm-up, or its rate, too early."""
+    outcome, error = train(hand_made_plan("half_precision"), tmp_path)
+    assert error is None
+    progress = weights(tmp_path)["progress"]
+    skipped = progress["skipped_samples"]
+    assert skipped > 0 and skipped % 16 == 0
+    assert outcome.actual["steps"] == progress["steps"] == 39 - skipped // 16
+    last = outcome.curve[-1]
+    before = 609 - 203 % 16 - skipped  # samples that counted before the last step
+    assert last.learning_rate == pytest.approx(0.001 * (1 - before / 609))
+
+
 def test_divergence_is_answered_with_a_lower_rate_said_aloud(tmp_path: Path) -> None:
     said: list[Event] = []
     outcome, error = train(hand_made_plan("diverging"), tmp_path, said=said)

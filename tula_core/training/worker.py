@@ -38,6 +38,7 @@ class Progress:
     """Where a run is; all of it is in the checkpoint, as plain values."""
 
     samples: int = 0
+    skipped_samples: int = 0  # of steps whose scaled gradients overflowed; the schedule does not move for them
     steps: int = 0
     reductions: int = 0
     initial_loss: float | None = None
@@ -92,6 +93,7 @@ class Run:
         self.times = StepTimes()
         self.eval_batch = evaluation_batch(payload["local_batch"], first_input_values(self.workload))
         self.guard = Guard(context, None)
+        self._step_rate = self.rate.peak
         self._attempt_began = self._step_began = time.perf_counter()
 
     def begin(self, resume: bool) -> None:
@@ -139,10 +141,12 @@ class Run:
         torch.default_generator.manual_seed(seed)
         if self.context.device.type == "cuda":
             torch.cuda.manual_seed(seed)
-        loss, updated = run_step(self.trainee, step, self.rate.at(step.samples_before))
+        self._step_rate = self.rate.at(step.samples_before - self.progress.skipped_samples)
+        loss, updated = run_step(self.trainee, step, self._step_rate)
         self.guard.add(loss, sum(step.sizes))
         self.progress.samples = step.samples_after
         self.progress.steps += updated
+        self.progress.skipped_samples += 0 if updated else step.global_samples
         verdict = self.guard.check() if self.guard.due or step.ends_epoch else None
         self._time(began)
         went_on = verdict is None or self._obey(verdict, step)
@@ -168,9 +172,9 @@ class Run:
         self.progress.initial_loss = self.guard.initial_loss
         self.progress.train_loss = verdict.loss
         self.progress.elapsed_s = time.perf_counter() - self._attempt_began
-        self._report(verdict, step)
+        self._report(verdict)
         if step.ends_epoch:
-            self._evaluate(step)
+            self._evaluate()
         if verdict.stop:
             self._save()
             signal_number = self.context.stop_signal or int(signal.SIGTERM)
@@ -185,25 +189,25 @@ class Run:
         finite = torch.stack([weights.detach().isfinite().all() for weights in self.trainee.network.parameters()])
         return self.context.all_reduce_max([0.0 if bool(finite.all()) else 1.0])[0] > 0
 
-    def _report(self, verdict: Verdict, step: Step) -> None:
+    def _report(self, verdict: Verdict) -> None:
         self.context.emit(
             "progress",
             samples=self.progress.samples,
             steps=self.progress.steps,
             epoch=self.progress.samples / self.samples,
             loss=verdict.loss,
-            learning_rate=self.rate.at(step.samples_before),
+            learning_rate=self._step_rate,
             images_per_s=verdict.samples_per_s,
             elapsed_s=self.progress.elapsed_s,
         )
 
-    def _evaluate(self, step: Step) -> None:
+    def _evaluate(self) -> None:
         result = evaluate(self.trainee, self.eval_batch)
         point = CurvePoint(
             samples=self.progress.samples,
             epochs=self.progress.samples / self.samples,
             steps=self.progress.steps,
-            learning_rate=self.rate.at(step.samples_before),
+            learning_rate=self._step_rate,
             train_loss=self.progress.train_loss,
             metric=result.metric,
             elapsed_s=time.perf_counter() - self._attempt_began,
