@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Column
 
 from flows import show, units
-from flows.output import write_out
+from flows.output import plan_path, write_out
 from tula_core.progress import Event
 from tula_core.records import Plan
 
@@ -101,10 +101,11 @@ class Screen:
 
         self.pause()
         self._metric = show.metric_name(plan)
-        if self._plan_file is not None:
-            write_out(self._plan_file, plan.to_json())
+        path = self._plan_file or plan_path(plan)
+        write_out(path, plan.to_json())
         self._results.print()
         show.print_plan(self._results, plan, display_rows(plan))
+        self._results.print(f"The plan is in {path}", soft_wrap=True)
         self._results.print()
 
     def _draw(self, event: Event) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tula_core.errors import InputError, RunError
-from tula_core.home import write_atomic
+from tula_core.home import state_folder, write_atomic
+
+if TYPE_CHECKING:
+    from tula_core.records import Plan
 
 
 def check_out(path: Path | None) -> None:
@@ -29,6 +33,11 @@ def check_out(path: Path | None) -> None:
         problem = "cannot be written, permission denied"
     if problem:
         raise InputError(f"--out: {str(path)!r} {problem}. Give the path of a file in a folder you can write to.")
+
+
+def plan_path(plan: Plan) -> Path:
+    """Return where a plan is kept that was not given a file."""
+    return state_folder("plans") / f"{plan.job.title}-{plan.digest[:8]}.json"
 
 
 def write_out(path: Path, text: str) -> None:

@@ -67,11 +67,12 @@ def machine(hardware: Mapping[str, Any]) -> str:
 def print_plan(console: Console, plan: Plan, rows: Iterable[int]) -> None:
     """Print the forecast, the knee, the choice and the reason."""
     shown = list(rows)
-    title = f"Forecast for {plan.job.title}: {len(shown)} of {len(plan.table)} candidates, intervals 90 %"
+    title = f"Forecast for {plan.job.title}: the best and their neighbours, {len(shown)} of {len(plan.table)} rows"
     console.print(Text(machine(plan.hardware)))
     console.print(Text(title, style="bold"))
     console.print(forecast_table(plan, shown))
     console.print(Text(_legend(plan, shown)))
+    console.print(Text("Second lines are 90 % intervals. All rows, by number from 0, are in the plan's file."))
     for index in shown:
         if not plan.table[index].feasible:
             console.print(Text(f"row {index} is infeasible: {plan.table[index].infeasible_because}"))
@@ -222,6 +223,7 @@ def print_history(console: Console, outcomes: Iterable[Outcome]) -> None:
 
 def print_quality(console: Console, quality: Mapping[str, Quality]) -> None:
     """Print the typical error of each quantity over the runs that finished, and how often the interval held."""
+    console.print(Text("error: by how much the forecast lay above (+) or below (-) what was measured"))
     for name, found in quality.items():
         held = "" if found.coverage is None else f", inside the 90 % interval {100 * found.coverage:.0f} %"
         median = f"median error {found.median_abs_error_pct:.1f} %{held}"
@@ -235,7 +237,8 @@ def _history_cells(outcome: Outcome) -> list[str]:
     choice = f"{outcome.nodes} x {outcome.processes_per_node}\n{outcome.local_batch} x {outcome.accumulation}"
     shown = units.NOTHING if error is None else f"{error:+.0f} %"
     head = f"{outcome.job_name}\n{outcome.finished_at[:16].replace('T', ' ')}"
-    return [head, choice, *time, shown, *accuracy, outcome.status.lower()]
+    missed = "\ntarget missed" if outcome.status == "FINISHED" and outcome.target_reached is False else ""
+    return [head, choice, *time, shown, *accuracy, outcome.status.lower() + missed]
 
 
 def print_next(console: Console, *commands: str) -> None:

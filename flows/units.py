@@ -11,6 +11,7 @@ _SIZES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")
 _ENERGIES = ((3.6e6, "kWh"), (1e3, "kJ"))
 
 NOTHING = "-"
+CENT = "¢"
 
 
 def number(value: float) -> str:
@@ -46,6 +47,8 @@ def scale(quantity: str, value: float, *, share: bool = True) -> tuple[float, st
         return next(((size, name) for size, name in _ENERGIES if value >= size), (1.0, "J"))
     if quantity == "accuracy" and share:
         return 0.01, "%"
+    if quantity == "cost_usd" and 0 < value < 1:
+        return 0.01, CENT
     return 1.0, ""
 
 
@@ -68,7 +71,7 @@ def span(quantity: str, interval: Interval, *, share: bool = True) -> tuple[str,
         return NOTHING, ""
     size, name = scale(quantity, interval.value, share=share)
     value, low, high = (_figure(quantity, x / size) for x in (interval.value, interval.low, interval.high))
-    sign = "$" if quantity == "cost_usd" else ""
+    sign = "$" if quantity == "cost_usd" and name != CENT else ""
     return f"{sign}{value} {name}".rstrip(), f"{low}-{high}"
 
 
@@ -77,6 +80,9 @@ def _figure(quantity: str, value: float) -> str:
         return f"{value:,.0f}"
     if quantity == "epochs" or (quantity == "memory_bytes" and value < 10):
         return f"{value:.1f}" if quantity == "epochs" else f"{value:.2f}"
+    if quantity == "cost_usd" and 0 < value < 10:
+        # Two digits, of cents no more than thousandths: more would not fit a narrow table.
+        return f"{value:.{min(1 - math.floor(math.log10(value)), 3)}f}"
     return number(value)
 
 

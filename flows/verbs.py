@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.output import check_out, write_out
+from flows.output import check_out, plan_path, write_out
 from tula_core.errors import InfeasibleError, InputError, RunError, StoppedError
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ def run(job: JobText, overrides: Overrides = None, resume: Resume = False, out: 
 
     check_out(out)
     asked = load_job(job, overrides or ())
+    if resume:
+        from tula_core import api
+
+        api.resume_plan(asked)  # nothing to resume is said before a server is started
     from flows.live import Screen
     from flows.settings import configure
     from flows.watch import watching
@@ -80,11 +84,10 @@ def plan(
     from flows import show
     from flows.live import Screen
     from tula_core import api
-    from tula_core.home import state_folder
 
     with Screen() as screen:
         made = api.plan(asked, profile=measured, reprofile=reprofile, listener=screen.event)
-    path = out or state_folder("plans") / f"{made.job.title}-{made.digest[:8]}.json"
+    path = out or plan_path(made)
     write_out(path, made.to_json())
     if as_json:
         typer.echo(made.to_json(), nl=False)

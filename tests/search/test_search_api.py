@@ -159,7 +159,7 @@ def test_a_target_that_nothing_is_expected_to_reach_leaves_a_choice_and_a_warnin
     plan = plan_of(job(target={"value": 0.99}, recipe={"epochs": 3}), FakePredictor(chance=0.1))
     assert plan.choice is not None
     assert "Beware: the target accuracy 0.99 is not expected within 3 epochs (chance at best 0.10)" in plan.reason
-    assert any("no target within reach" in assumption for assumption in plan.assumptions)
+    assert any("No target is within reach" in assumption for assumption in plan.assumptions)
     rest = plan_of(job(target="none", recipe={"epochs": 3}), FakePredictor(chance=0.1))
     assert plan.choice.candidate == rest.choice.candidate
 

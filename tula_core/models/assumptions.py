@@ -42,6 +42,9 @@ def _of_time(profile: Profile, job: Job, links: Links) -> Iterator[str]:
         yield "evaluation was not measured: taken as forward passes, a third of a training step per sample"
     if profile.checkpoint_s is None:
         yield "a checkpoint was not measured: it is taken to cost no time"
+    if profile.start_up:
+        longest = max(row.seconds for row in profile.start_up)
+        yield f"a run's start, {longest:.2g} s or less as measured, is part of its time"
     yield f"an evaluation at the end of each epoch and a checkpoint every {CHECKPOINT_EVERY_S:.0f} s are counted"
 
 
@@ -84,7 +87,9 @@ def _of_learning(profile: Profile, job: Job, learning: LearningModel | None) -> 
         yield f"no pilot is above chance: accuracy is unknown, epochs are the cap of {cap}"
         return
     saw = learning.seen_samples / profile.facts.train_samples
-    yield f"accuracy is extrapolated to {cap} epochs from pilots that saw at most {saw:.2g} epochs"
+    if saw < 0.99 * cap:
+        epochs = f"{cap} epoch" + "s" * (cap != 1)
+        yield f"accuracy is extrapolated to {epochs} from pilots that saw at most {saw:.2g} epochs"
     if learning.unstable_batch is not None:
         yield (
             f"the pilot at global batch {learning.unstable_batch:.0f} lost again what it had learnt: its rate is too "

@@ -75,7 +75,7 @@ def measure(
     for number, world in enumerate(worlds):
         if world != ONE and probe.left_for(world) < _start_s(probe) + FEWEST_SECONDS:
             probe.unsettled.append(f"{world}: no time left")
-            collector.warn(f"{world} not measured: the probe's time was used")
+            collector.warn(f"{world} not measured: the probe's time was used up; raise probe.seconds to measure it")
             continue
         # Time that earlier worlds did not need goes to the later ones.
         share = shares[number] / sum(shares[number:])

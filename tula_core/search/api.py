@@ -186,8 +186,9 @@ def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
     else:
         notes.append(f"A process may fill {words.memory(limit.size_bytes)}: {limit.source}.")
     if limits.worst_accuracy is not None:
+        target = "There is no target" if job.target is None else "No target is within reach"
         notes.append(
-            f"There is no target within reach, so {profile.facts.metric} worse than {limits.worst_accuracy:.4g} is "
+            f"{target}, so {profile.facts.metric} worse than {limits.worst_accuracy:.4g} is "
             "ruled out: that of the reference batch on one process, with a margin of a hundredth. "
             "constraints.min_accuracy replaces this rule."
         )

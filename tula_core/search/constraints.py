@@ -140,11 +140,11 @@ def memory_limit(job: Job, hardware: Hardware, processes_per_node: int) -> Memor
     if job.constraints.memory is not None:
         limits.append(MemoryLimit(size_bytes=job.constraints.memory, source="constraints.memory", by_user=True))
     if hardware.device == "cuda" and hardware.device_memory_bytes is not None:
-        size, source = DEVICE_SHARE * hardware.device_memory_bytes, f"{DEVICE_SHARE:.0%} of the device's memory"
+        size, source = DEVICE_SHARE * hardware.device_memory_bytes, f"{100 * DEVICE_SHARE:.0f} % of the device's memory"
         limits.append(MemoryLimit(size_bytes=int(size), source=source, by_user=False))
     if hardware.device == "cpu":
         size = HOST_SHARE * hardware.memory_bytes / processes_per_node
-        source = f"a process's share of {HOST_SHARE:.0%} of the host's memory"
+        source = f"a process's share of {100 * HOST_SHARE:.0f} % of the host's memory"
         limits.append(MemoryLimit(size_bytes=int(size), source=source, by_user=False))
     return min(limits, key=lambda limit: limit.size_bytes, default=None)
 

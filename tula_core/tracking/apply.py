@@ -109,6 +109,8 @@ class Recorder:
         if latest:
             told = _predicted_by(outcome) if created else {}
             self._log(parent_id, op["at_ms"], metrics={**told, **metrics}, tags={**tags, **self._tags(op, None)})
+            if outcome.failure is None and keys.FAILURE in parent.data.tags:
+                self.client.delete_tag(parent_id, keys.FAILURE)  # an earlier attempt's; it stays on that attempt
             self.client.set_terminated(parent_id, outcome.status, op["at_ms"])
         choice = {name: getattr(outcome, name) for name in CHOICE if name != "global_batch"}
         self._log_params(train, {**choice, "learning_rate": outcome.learning_rate}, op["attempt"])

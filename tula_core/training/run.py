@@ -141,6 +141,12 @@ class _Hearing:
             level="warning",
         )
 
+    def end(self) -> None:
+        """Say that the training is done, and with what."""
+        metric = str(self.attempt.plan.facts["metric"])
+        last = f", {metric} {self.curve[-1]['metric']:.4f}" if self.curve else ""
+        self._say(f"done after {self.samples:,} samples, {self.steps:,} steps{last}", fraction=1.0)
+
     def _say(self, message: str, **rest: Any) -> None:
         self.listener(Event(stage="train", message=message, **rest))
 
@@ -169,6 +175,8 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
             "Free disk space or set TULA_HOME to a larger disk, then go on with --resume."
         )
         error.__cause__ = fault
+    if error is None:
+        hearing.end()
     seconds = earlier_s + (result.seconds if result is not None else attempt_seconds(attempt.task_folder))
     status: Status = "FINISHED" if error is None else _status(error, result)
     final = result.result if result is not None and result.result is not None else {}
