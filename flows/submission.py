@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from httpx import ConnectError
 from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_API_URL
 
-from tula_core.errors import InputError
+from tula_core.errors import InputError, RunError
 from tula_core.job import Job, load_job
 
 POLL_S = 2.0
@@ -46,6 +48,8 @@ def submit(
     ------
     InputError
         The job is wrong, or the server has no such deployment.
+    RunError
+        The server does not answer.
     """
     if not isinstance(job, Job):
         job = load_job(job) if isinstance(job, str) else Job.from_mapping(job)
@@ -61,8 +65,17 @@ def submit(
         )
     except ObjectNotFound:
         raise InputError(
-            f"deployment: {deployment!r} is not on the Prefect server. "
+            f"deployment: {deployment!r} is not on the Prefect server {_server()}. "
             "Deploy it: prefect --no-prompt deploy --all --prefect-file deployments/prefect.yaml."
+        ) from None
+    except ConnectError as error:
+        raise RunError(
+            f"PREFECT_API_URL: the server {_server()} does not answer ({error}). "
+            "Start it, or set PREFECT_API_URL to the one that has the deployment."
         ) from None
     assert isinstance(run, FlowRun) and isinstance(run.id, UUID)
     return run
+
+
+def _server() -> str:
+    return str(PREFECT_API_URL.value() or "of this process alone, for PREFECT_API_URL is not set")

@@ -187,6 +187,15 @@ def test_submit_checks_the_job_and_the_deployment() -> None:
         submit("digits-cnn")
 
 
+def test_submit_names_a_server_that_does_not_answer(tmp_path: Path) -> None:
+    code = "from flows import submit; submit('digits-cnn')"
+    environment = os.environ | {"PREFECT_HOME": str(tmp_path), "PREFECT_API_URL": "http://127.0.0.1:9/api"}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    answer = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    last = answer.stderr.strip().splitlines()[-1]
+    assert "RunError: PREFECT_API_URL: the server http://127.0.0.1:9/api does not answer" in last
+
+
 RUN = """
 import os, sys, time
 from tula_core import api

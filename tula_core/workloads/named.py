@@ -68,7 +68,8 @@ def _openers(name: str, search_path: Sequence[str]) -> tuple[Opener, Opener, tup
     if not any(simplified(known) == simplified(name) for known in TORCHVISION):
         raise InputError(
             f"dataset: {name!r} is unknown. {nearest(name, [*DATASETS, *TORCHVISION])} "
-            "Or give the path of an image folder, or package.module:function."
+            f"There is no folder of that name in {str(Path.cwd())!r} either. Give the path of an image folder, or "
+            "package.module:function."
         )
     return torchvision_dataset(name)
 
