@@ -170,3 +170,12 @@ def test_a_run_that_missed_its_target_says_nothing_of_epochs() -> None:
     missed = make_outcome("1", target_reached=False, factors={"epochs": 1.0})
     assert not gather([missed], lambda label: BUILTIN).log_ratios.get("epochs")
     assert gather([missed], lambda label: BUILTIN).log_ratios["step_time_s"]
+
+
+def test_the_recorded_report_holds_the_errors_that_are_shown() -> None:
+    report = retrain(make_history(1.5, 1.45, 1.55), BUILTIN)
+    told = report.to_dict()
+    assert told["champion_error_pct"]["step_time_s"] == pytest.approx(
+        100 * math.expm1(report.champion_error["step_time_s"])
+    )
+    assert "champion_error" not in told

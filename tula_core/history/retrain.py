@@ -46,8 +46,11 @@ class RetrainReport:
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
+        """Return plain values, the errors in per cent as they are shown: 100 (exp(log error) - 1)."""
+        values = asdict(self)
+        for side in ("champion_error", "challenger_error"):
+            values[f"{side}_pct"] = {name: 100 * math.expm1(error) for name, error in values.pop(side).items()}
+        return values
 
 
 def retrain(outcomes: Iterable[Outcome], champion: Corrections, *, lookup: Lookup = corrections_of) -> RetrainReport:
