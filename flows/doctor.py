@@ -105,7 +105,10 @@ def check_group(backend: str, built: list[str]) -> Check:
 def check_mlflow(uri: str | None) -> Check:
     """Check that runs can be recorded at ``uri``, by default the database under Tula's state folder."""
     if uri is None or not uri.startswith(("http://", "https://")):
-        path = uri.removeprefix("sqlite:///") if uri is not None else str(tula_home() / "mlflow.db")
+        try:
+            path = uri.removeprefix("sqlite:///") if uri is not None else str(tula_home() / "mlflow.db")
+        except TulaError as error:
+            return Check(name="MLflow", status="fail", found=str(error), remedy="Mend the state folder, see below.")
         return _check_database(path, uri)
     return _check_server(
         "MLflow",

@@ -102,3 +102,14 @@ def test_torch_that_cannot_be_imported_fails(monkeypatch: pytest.MonkeyPatch) ->
     [check] = doctor.check_torch()
     assert check.status == "fail"
     assert check.found == "ImportError: libcudart.so.13: not found"
+
+
+def test_a_state_folder_that_cannot_be_is_diagnosed_like_any_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TULA_HOME", str(tmp_path / "file"))
+    assert doctor.check_mlflow(None).status == "fail"
+    [state] = doctor.check_state()
+    assert (state.name, state.status) == ("state folder", "fail")
+    assert "Set TULA_HOME" in state.remedy

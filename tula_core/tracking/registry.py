@@ -41,7 +41,13 @@ def champion() -> Corrections:
         The file is damaged: a plan must not silently forget what was learnt.
     """
     path = champion_path()
-    return load(Corrections, path) if path.exists() else BUILTIN
+    try:
+        return load(Corrections, path) if path.exists() else BUILTIN
+    except InputError as error:
+        raise InputError(
+            f"{error} Delete {str(path)!r} to plan with the built-in predictor; tula retrain takes the champion "
+            "from the registry again."
+        ) from None
 
 
 def champion_path() -> Path:
