@@ -158,9 +158,7 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
     other error, after the workers have written a checkpoint.
     """
     hearing = _Hearing(attempt, listener, on_point)
-    earlier_s = sum(
-        attempt_seconds(folder) for folder in _attempt_folders(attempt.folder) if folder != attempt.task_folder
-    )
+    earlier_s = sum(attempt_seconds(attempt_folder(attempt.folder, number)) for number in range(1, attempt.number))
     error: BaseException | None = None
     result: LaunchResult | None = None
     try:
@@ -209,10 +207,6 @@ def _task(attempt: Attempt) -> WorkerTask:
         processes_per_node=candidate.processes_per_node,
         threads=int(attempt.plan.hardware["threads_per_process"]),
     )
-
-
-def _attempt_folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("attempt-*") if path.is_dir())
 
 
 def _outcome(
