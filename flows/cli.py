@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from flows import upkeep, verbs
+from flows.bench import bench
 from flows.failures import verb
 
 app = typer.Typer(
@@ -51,6 +52,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "profile": verbs.profile,
     "history": upkeep.history,
     "retrain": upkeep.retrain,
+    "bench": bench,
     "list": upkeep.list_known,
     "doctor": upkeep.doctor,
     "clean": upkeep.clean,

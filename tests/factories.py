@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from tula_core.job import Job, Recipe, Target
-from tula_core.models.schedules import schedule_factor
+from tula_core.models.learning.schedules import schedule_factor
 from tula_core.records import (
     CommunicationTiming,
     EvaluationTiming,

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import make_profile
-from tula_core.models.step_time import Shapes
+from tula_core.models.step.time import Shapes
 from tula_core.models.totals import fit_overheads, steps_per_epoch, tail_shapes, time_to_train_s
 from tula_core.records import Candidate, EvaluationTiming, StartUp
 

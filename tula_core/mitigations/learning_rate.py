@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tula_core.job import Recipe, Schedule
-from tula_core.models.schedules import schedule_factor
+from tula_core.models.learning.schedules import schedule_factor
 
 WARMUP_SHARE = 0.1  # of the run's samples; Goyal et al. use 5 of 90 epochs, short runs need relatively more
 

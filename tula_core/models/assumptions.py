@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from tula_core.job import Job, Target
 from tula_core.models.checkpoints import CHECKPOINT_EVERY_S
-from tula_core.models.communication import Links
-from tula_core.models.convergence_fit import LearningModel
+from tula_core.models.learning.fit import LearningModel
 from tula_core.models.memory import MemoryModel
+from tula_core.models.step.communication import Links
 from tula_core.models.totals import ASSUMED_START_UP_S
 from tula_core.records.profile import Profile
 

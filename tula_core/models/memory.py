@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tula_core.models.fitting import Z90, Posterior, Prior, fit_map, theil_sen_slope
+from tula_core.models.inference.fitting import Z90, Posterior, Prior, fit_map, theil_sen_slope
 from tula_core.records.profile import MemoryUse
 
 Array = NDArray[np.float64]

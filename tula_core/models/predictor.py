@@ -22,12 +22,12 @@ from tula_core.errors import InputError
 from tula_core.job import Job
 from tula_core.models.assumptions import assumptions
 from tula_core.models.checking import check_profile
-from tula_core.models.communication import fit_links
-from tula_core.models.convergence_fit import fit_learning
 from tula_core.models.forecasting import Band, Models, forecast_bands, learning_draws, memory_band, wanted_epochs
+from tula_core.models.learning.fit import fit_learning
 from tula_core.models.memory import fit_memory
-from tula_core.models.step_fit import fit_step_time
-from tula_core.models.step_time import Shapes
+from tula_core.models.step.communication import fit_links
+from tula_core.models.step.fit import fit_step_time
+from tula_core.models.step.time import Shapes
 from tula_core.models.totals import fit_overheads
 from tula_core.records.candidate import QUANTITIES, UNKNOWN, Candidate, Interval, Row
 from tula_core.records.corrections import BUILTIN, Corrections

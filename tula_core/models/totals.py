@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from tula_core.models.checkpoints import CHECKPOINT_EVERY_S, CHECKPOINT_SHARE
-from tula_core.models.scatter import machine_scatter
-from tula_core.models.step_time import Shapes
+from tula_core.models.inference.scatter import machine_scatter
+from tula_core.models.step.time import Shapes
 from tula_core.records.profile import Profile
 
 Array = NDArray[np.float64]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tula_core.errors import InputError
-from tula_core.models.schedules import SCHEDULES, annealing, schedule_factor
+from tula_core.models.learning.schedules import SCHEDULES, annealing, schedule_factor
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import TRUTH, make_facts, make_job, make_pilot, make_profile, true_metric
-from tula_core.models.convergence import (
+from tula_core.models.learning.convergence import (
     effective_steps,
     examples_to_target,
     reducible_log_of,
     steps_to_target,
     total_gap,
 )
-from tula_core.models.convergence_fit import fit_learning
+from tula_core.models.learning.fit import fit_learning
+from tula_core.models.learning.schedules import annealing
 from tula_core.models.predictor import fit
-from tula_core.models.schedules import annealing
 from tula_core.records import PilotPoint
 
 BATCHES = np.array([16.0, 64.0, 256.0, 1024.0, 4096.0])

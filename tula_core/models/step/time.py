@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from tula_core.models.communication import ring_all_reduce_s
+from tula_core.models.step.communication import ring_all_reduce_s
 from tula_core.records.candidate import Candidate
 from tula_core.records.profile import StepTiming
 

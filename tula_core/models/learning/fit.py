@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from tula_core.models.convergence import (
+from tula_core.models.inference.fitting import Posterior, Prior, Residuals, fit_map, standard_draws
+from tula_core.models.learning.convergence import (
     Curve,
     effective_steps,
     reducible_log_gap,
     reducible_log_of,
     total_gap,
 )
-from tula_core.models.convergence_points import MetricScale, Points, is_unstable, metric_scale, points_of
-from tula_core.models.fitting import Posterior, Prior, Residuals, fit_map, standard_draws
-from tula_core.models.schedules import annealing
+from tula_core.models.learning.points import MetricScale, Points, is_unstable, metric_scale, points_of
+from tula_core.models.learning.schedules import annealing
 from tula_core.records.profile import Pilot, Profile
 
 Array = NDArray[np.float64]

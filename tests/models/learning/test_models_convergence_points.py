@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.factories import make_pilot
-from tula_core.models.convergence_points import MetricScale, is_unstable, points_of
+from tula_core.models.learning.points import MetricScale, is_unstable, points_of
 
 SCALE = MetricScale(ceiling=1.0, higher_is_better=True, chance_gap=0.9)
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tula_core.models.communication import Links, bucket_count
-from tula_core.models.fitting import Posterior, Prior, fit_map
-from tula_core.models.scatter import machine_scatter
-from tula_core.models.step_time import Shapes, StepParameters, step_parts
+from tula_core.models.inference.fitting import Posterior, Prior, fit_map
+from tula_core.models.inference.scatter import machine_scatter
+from tula_core.models.step.communication import Links, bucket_count
+from tula_core.models.step.time import Shapes, StepParameters, step_parts
 from tula_core.records.profile import StepTiming
 
 Array = NDArray[np.float64]
@@ -84,7 +84,7 @@ def fit_step_time(rows: Sequence[StepTiming], links: Links, *, device: str, grad
     rows
         Timed configurations; repeated ones are averaged by the fit, contradictory ones widen it.
     links
-        Latency and bandwidth as `tula_core.models.communication.fit_links` found them: priors here.
+        Latency and bandwidth as `tula_core.models.step.communication.fit_links` found them: priors here.
     device
         ``cpu`` or ``cuda``; processes on one CPU are expected to slow each other.
     gradient_bytes

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tula_core.models.fitting import (
+from tula_core.models.inference.fitting import (
     Prior,
     fit_map,
     pseudo_huber,

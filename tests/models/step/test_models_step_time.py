@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.factories import TRUTH, make_profile, make_step, relative_error, true_step_time_s
-from tula_core.models.communication import bucket_count, fit_links, ring_all_reduce_s
-from tula_core.models.fitting import Z90
-from tula_core.models.step_fit import fit_step_time
-from tula_core.models.step_time import Shapes, contention_factor, micro_batch_s, soft_maximum
+from tula_core.models.inference.fitting import Z90
+from tula_core.models.step.communication import bucket_count, fit_links, ring_all_reduce_s
+from tula_core.models.step.fit import fit_step_time
+from tula_core.models.step.time import Shapes, contention_factor, micro_batch_s, soft_maximum
 from tula_core.records import Candidate, CommunicationTiming
 
 

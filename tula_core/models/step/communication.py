@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tula_core.models.fitting import Posterior, Prior, fit_map
+from tula_core.models.inference.fitting import Posterior, Prior, fit_map
 from tula_core.records.profile import CommunicationTiming
 
 Array = NDArray[np.float64]

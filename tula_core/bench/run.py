@@ -1,0 +1,56 @@
+"""Runs one kind of backtest and writes what it predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from tula_core.bench import load_kind
+from tula_core.bench.kind import Table
+from tula_core.errors import InputError
+from tula_core.home import write_atomic
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchResult:
+    """What one kind predicted, and its tables; ``tables`` is empty where the folder holds no answers."""
+
+    kind: str
+    predictions: pd.DataFrame
+    tables: Sequence[Table]
+
+
+def run_bench(name: str, folder: Path, *, leave_out: bool = False) -> BenchResult:
+    """Predict a folder of measured data.
+
+    Parameters
+    ----------
+    name
+        One of `tula_core.bench.KINDS`.
+    folder
+        Holds the CSV files; nothing else in it is read.
+    leave_out
+        Also learn the priors anew without each cluster, benchmark or network, and report those errors.
+
+    Raises
+    ------
+    InputError
+        Unknown kind, or a file that is missing, unreadable, empty, without a column or with an impossible number.
+    """
+    kind = load_kind(name)
+    if not folder.is_dir():
+        raise InputError(f"--data: no folder {str(folder)!r}. Give the folder with the CSV files of {name}.")
+    predictions = kind.predict(folder)
+    assert tuple(predictions.columns) == kind.columns, f"{name} predicted {list(predictions.columns)}"
+    tables = list(kind.score(folder, predictions) or ())
+    if leave_out:
+        tables += kind.leave_out(folder)
+    return BenchResult(kind=name, predictions=predictions, tables=tables)
+
+
+def write_predictions(predictions: pd.DataFrame, path: Path) -> None:
+    """Write predictions as CSV, atomically; the same numbers give the same bytes."""
+    write_atomic(path, predictions.to_csv(index=False, float_format="%.9g", lineterminator="\n"))

@@ -1,0 +1,1 @@
+"""What all fits share: robust maximum a posteriori fits, draws, the scatter of a machine."""

@@ -1,0 +1,1 @@
+"""The time of one optimizer step: equations, communication, the fit to what was measured."""
