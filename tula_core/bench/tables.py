@@ -62,6 +62,6 @@ def check_positive(frame: pd.DataFrame, columns: Sequence[str], source: str) -> 
         if bad.any():
             first = int(bad.to_numpy().argmax())
             raise InputError(
-                f"--data: {source}: {name} must be a number above 0, got {frame[name].iloc[first]!r} in row {first + 1} "
-                "of the data. Mend that row or leave it out."
+                f"--data: {source}: {name} must be a number above 0, got {frame[name].iloc[first]!r} in "
+                f"data row {first + 1}. Mend that row or leave it out."
             )
