@@ -189,7 +189,13 @@ def fit(profile: Profile, job: Job, corrections: Corrections = BUILTIN) -> Predi
     models = Models(
         job=job,
         facts=facts,
-        step=fit_step_time(profile.steps, links, device=device, gradient_bytes=facts.gradient_bytes),
+        step=fit_step_time(
+            profile.steps,
+            links,
+            device=device,
+            gradient_bytes=facts.gradient_bytes,
+            loader_workers=job.recipe.loader_workers,
+        ),
         memory=memory,
         learning=learning,
         overheads=fit_overheads(profile),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tula_core.models.step.law import NAMES, log_time, log_time_slopes, parameters
+from tula_core.models.step.law import NAMES, log_time, log_time_slopes, log_time_with_slopes, parameters
 from tula_core.models.step.time import (
     Shapes,
     StepParameters,
@@ -42,6 +42,7 @@ PLAIN = StepParameters(
     optimizer_s=1e-3,
     loader_s=0.0,
     loader_slope_s=1e-6,
+    loader_overlap=1.0,
 )
 TIMES = [field for field in StepParameters.__dataclass_fields__ if field.endswith("_s")]
 
@@ -136,6 +137,17 @@ def test_accumulation_adds_micro_batches_without_communication():
     assert twice.optimizer == pytest.approx(once.optimizer)
 
 
+def test_loader_workers_hide_loading_behind_the_step():
+    slow = dataclasses.replace(PLAIN, loader_slope_s=1e-3)
+    here = shapes(batch=[1, 1024])
+    added = step_parts(here, slow)
+    hidden = step_parts(here, dataclasses.replace(slow, loader_overlap=8.0))
+    assert added.loader == pytest.approx([1e-3, 1.024])
+    assert hidden.loader[0] < 1e-6
+    assert hidden.total[1] == pytest.approx(1.024, rel=1e-3)  # bound by the loader
+    assert (hidden.total < added.total).all()
+
+
 def test_the_emptiest_node_eases_the_link():
     even, uneven = (between_all_reduce_s(shapes(nodes=2, processes=4, fewest=f), PLAIN)[0] for f in (4, 1))
     assert uneven < even
@@ -151,3 +163,14 @@ def test_slopes_are_those_of_the_law_and_many_sets_go_at_once():
     both = log_time(here, np.stack([theta, theta + step]))
     assert both == pytest.approx(np.stack([log_time(here, theta), log_time(here, theta + step)]))
     assert parameters(theta).overlap > 1.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_quick_way_says_the_same(seed):
+    generator = np.random.default_rng(seed)
+    theta = generator.normal(0.0, 0.4, len(NAMES)) - 1.0
+    here = shapes(nodes=[1, 1, 2, 3, 3], processes=[1, 4, 2, 4, 4], batch=[8, 64, 512, 8, 16], fewest=1)
+    here = dataclasses.replace(here, accumulation=np.array([1.0, 2.0, 3.0, 1.0, 4.0]))
+    quick, slopes = log_time_with_slopes(here, theta)
+    assert quick == pytest.approx(log_time(here, theta), rel=1e-9)
+    assert slopes == pytest.approx(log_time_slopes(here, theta), rel=1e-4, abs=1e-6)

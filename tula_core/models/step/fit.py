@@ -62,7 +62,9 @@ class StepTimeModel:
         return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
 
 
-def fit_step_time(rows: Sequence[StepTiming], links: Links, *, device: str, gradient_bytes: float) -> StepTimeModel:
+def fit_step_time(
+    rows: Sequence[StepTiming], links: Links, *, device: str, gradient_bytes: float, loader_workers: int = 0
+) -> StepTimeModel:
     """Return the model for timed configurations, from one upwards.
 
     Parameters
@@ -75,6 +77,8 @@ def fit_step_time(rows: Sequence[StepTiming], links: Links, *, device: str, grad
         ``cpu`` or ``cuda``; processes on one CPU are expected to slow each other.
     gradient_bytes
         What one all-reduce of all gradients sends.
+    loader_workers
+        Of the recipe: they load while a step is computed; without any the two add up.
 
     Raises
     ------
@@ -92,8 +96,9 @@ def fit_step_time(rows: Sequence[StepTiming], links: Links, *, device: str, grad
         relative_error=np.hypot(error, repeat_sd),
         parts_s={name: np.array([getattr(row, f"{name}_s") for row in rows], dtype=float) for name in _PARTS},
     )
+    prior = job_prior(timings, links, device=device, gradient_bytes=gradient_bytes, loader_workers=loader_workers)
     return StepTimeModel(
-        law=fit_law(timings, job_prior(timings, links, device=device, gradient_bytes=gradient_bytes)),
+        law=fit_law(timings, prior),
         drift_sd=math.hypot(DRIFT_SD, repeat_sd, machine_scatter(rows)),
         first_extra_s=np.maximum(np.array([row.first_step_s for row in rows]) - time_s, 0.0),
     )

@@ -75,16 +75,14 @@ class Fitted:
     def predict(self, shapes: Shapes) -> tuple[Array, Array]:
         """Return the mean of ln(time) and its variance (the law's and the misfit's, noise left out), shapes (n,)."""
         places = octaves(shapes)
-        slopes = law.log_time_slopes(shapes, self.mode)
+        log_time, slopes = law.log_time_with_slopes(shapes, self.mode)
         cross, doubt = cross_covariance(places, self.places, self.amplitudes)
         alike = same(places, self.places)
         there = np.where(alike, self.outlying, 0.0).max(axis=1)
         cross = cross + alike * np.sqrt(there)[:, None] * np.sqrt(self.outlying)
         white = solve_triangular(self.factor, cross.T, lower=True, check_finite=False)
         apart = slopes - white.T @ solve_triangular(self.factor, self.slopes, lower=True, check_finite=False)
-        mean = law.log_time(shapes, self.mode) + white.T @ solve_triangular(
-            self.factor, self.residual, lower=True, check_finite=False
-        )
+        mean = log_time + white.T @ solve_triangular(self.factor, self.residual, lower=True, check_finite=False)
         own = np.exp(2.0 * self.amplitudes.log_sd[:-1]).sum() + there
         variance = (
             own

@@ -46,11 +46,12 @@ START: dict[str, tuple[float, float]] = {
     "optimizer_s": (-12.0, 0.01),
     "loader_s": (-12.0, 0.01),
     "loader_slope_s": (-12.0, 0.01),
+    "loader_overlap": (-12.0, 0.01),
 }
 """Means and standard deviations of the relative numbers before any data. The optimizer's and the loader's times are in
 the floor where they were not measured apart."""
 
-_APART = ("optimizer_s", "loader_s", "loader_slope_s")
+_APART = ("optimizer_s", "loader_s", "loader_slope_s", "loader_overlap")
 _AMPLITUDES = (0.04, 0.04, 0.04, 0.05, 0.03, 0.02)
 _AMPLITUDE_SD = 0.7
 _MEAN_JOBS = 2.0  # START's means count as so many jobs
@@ -77,7 +78,7 @@ def learn_population(jobs: Sequence[Timings], rounds: int = 3) -> Population:
 def _update(population: Population, jobs: Sequence[Timings]) -> Population:
     modes, covariances, amplitudes = [], [], []
     for timings in jobs:
-        offset, matrix = Scale.of(timings.shapes, timings.time_s).map()
+        offset, matrix = Scale.of(timings.shapes, timings.time_s, timings.parts_s).map()
         inverse = np.linalg.inv(matrix)
         fitted = fit_law(timings, prior_of(population, timings))
         modes.append(inverse @ (fitted.mode - offset))

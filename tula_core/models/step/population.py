@@ -71,8 +71,10 @@ def load_population() -> Population:
 
 def prior_of(population: Population, timings: Timings) -> LawPrior:
     """Return the prior for one job's measurements: the population on their own scale."""
-    offset, matrix = Scale.of(timings.shapes, timings.time_s).map()
-    covariance = matrix @ population.covariance @ matrix.T + _JITTER * np.eye(len(offset))
+    scale = Scale.of(timings.shapes, timings.time_s, timings.parts_s)
+    offset, matrix = scale.map()
+    covariance = matrix @ (population.covariance + np.diag(scale.unknown_variance)) @ matrix.T
+    covariance += _JITTER * np.eye(len(offset))
     return LawPrior(mean=offset + matrix @ population.mean, covariance=covariance, amplitudes=population.amplitudes)
 
 

@@ -23,12 +23,13 @@ _CPU: dict[str, tuple[float, float]] = {
     "alone": (0.0, 0.03),
     "exponent": (1.0, 0.04),
 }
+_HIDDEN_LOADING = (math.log(4.0), 0.7)  # ln(p - 1): nearly the longer of the two
 _NODE_CONTENTION_SD = 0.2  # where "nodes" may be parts of one machine, as they are in a trial on one's own
 _SCALE = (math.log(1.3), 0.6)  # what DDP's reduction takes beyond the bare messages: copies, launches, waiting
 _NOT_RELATED_SD = 3.0  # latency and bandwidth of a known link owe nothing to the step's own time
 
 
-def job_prior(timings: Timings, links: Links, *, device: str, gradient_bytes: float) -> LawPrior:
+def job_prior(timings: Timings, links: Links, *, device: str, gradient_bytes: float, loader_workers: int) -> LawPrior:
     """Return the prior for a profile's measurements.
 
     Parameters
@@ -41,9 +42,13 @@ def job_prior(timings: Timings, links: Links, *, device: str, gradient_bytes: fl
         ``cpu`` or ``cuda``.
     gradient_bytes
         What one all-reduce of all gradients sends.
+    loader_workers
+        Workers that load while a step is computed; without any the two add up.
     """
     prior = prior_of(load_population(), timings)
     known = _parts(timings)
+    if loader_workers > 0:
+        known["loader_overlap"] = _HIDDEN_LOADING
     if device == "cpu":
         known |= _CPU
         if (timings.shapes.nodes > 1).any():

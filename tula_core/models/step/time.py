@@ -1,7 +1,7 @@
 """Equations of the time of one optimizer step, all pure.
 
-T = A loader + (A - 1) micro + overlap(waiting micro, communication) + optimizer, per step of A micro-batches: see
-`step_parts`. Local batch b is samples per process and micro-batch, g processes on the fullest node, N nodes.
+T = overlap(A loader, (A - 1) micro + overlap(waiting micro, communication) + optimizer), per step of A micro-batches:
+see `step_parts`. Local batch b is samples per process and micro-batch, g processes on the fullest node, N nodes.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class StepParameters:
     optimizer_s: Array | float
     loader_s: Array | float
     loader_slope_s: Array | float
+    loader_overlap: Array | float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,19 +120,6 @@ def contention(processes_per_node: Array, strength: Array | float, saturation: A
     return np.asarray(np.exp(strength * -np.expm1(-saturation * np.log(processes_per_node)) / saturation))
 
 
-def micro_batch_s(shapes: Shapes, p: StepParameters) -> Array:
-    """Return seconds of forward and backward: soft maximum of a floor and slope b^e, both with contention.
-
-    The floor is what launching kernels costs, whatever the batch (Pollux eq. 8 has the case p = 1, e = 1). Empirical:
-    a process all alone and further nodes each have a factor.
-    """
-    floor = p.floor_s * contention(shapes.processes_per_node, p.floor_contention, p.saturation)
-    slope = p.slope_s * contention(shapes.processes_per_node, p.slope_contention, p.saturation)
-    whole = soft_maximum(floor, slope * shapes.local_batch**p.exponent, p.floor_sharpness)
-    single = np.where(shapes.processes <= 1.0, np.exp(p.alone), 1.0)
-    return np.asarray(whole * single * shapes.nodes**p.node_contention)
-
-
 def waiting_factor(processes: Array, straggling: Array | float) -> Array:
     """Return by how much the slowest of K processes is late: 1 + s sqrt(2 ln K), 1 for one process.
 
@@ -165,18 +153,56 @@ def between_all_reduce_s(shapes: Shapes, p: StepParameters) -> Array:
     return np.asarray(np.where(n == 2.0, np.exp(p.two_nodes), 1.0) * whole)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacementTerms:
+    """What a step owes to where its processes are, whatever the batch, shape (n,).
+
+    ``floor`` and ``network`` are seconds, ``slope`` seconds by sample^e, ``waiting`` is a factor.
+    """
+
+    floor: Array
+    slope: Array
+    waiting: Array
+    network: Array
+
+
+def placement_terms(shapes: Shapes, p: StepParameters) -> PlacementTerms:
+    """Return the terms of the equations that depend on nodes and processes alone.
+
+    The floor is what launching kernels costs, whatever the batch. Empirical: a process all alone and further nodes each
+    have a factor on floor and slope, beside `contention`.
+    """
+    single = np.where(shapes.processes <= 1.0, np.exp(p.alone), 1.0) * shapes.nodes**p.node_contention
+    processes = shapes.processes_per_node
+    return PlacementTerms(
+        floor=np.asarray(p.floor_s * contention(processes, p.floor_contention, p.saturation) * single),
+        slope=np.asarray(p.slope_s * contention(processes, p.slope_contention, p.saturation) * single),
+        waiting=waiting_factor(shapes.processes, p.straggling),
+        network=inside_all_reduce_s(processes, p) + between_all_reduce_s(shapes, p),
+    )
+
+
+def micro_batch_s(shapes: Shapes, p: StepParameters) -> Array:
+    """Return seconds of forward and backward: soft maximum of a floor and slope b^e (Pollux eq. 8: p = 1, e = 1)."""
+    terms = placement_terms(shapes, p)
+    return soft_maximum(terms.floor, terms.slope * shapes.local_batch**p.exponent, p.floor_sharpness)
+
+
 def step_parts(shapes: Shapes, p: StepParameters) -> StepParts:
-    """Return the parts of a step: A loader + (A - 1) micro + overlap(waiting micro, communication) + optimizer.
+    """Return the parts of a step: overlap(A loader, (A - 1) micro + overlap(waiting micro, communication) + optimizer).
 
     Accumulation does A - 1 micro-batches without communication (methods of Li et al. 2020, arXiv 2006.15704, no_sync);
     the last one hides communication behind its backward pass as the soft maximum says (Pollux, 2008.12260, eq. 10-11).
-    ``communication`` is what is not hidden, waiting for the slowest process included.
+    Loader workers hide loading behind all of it in the same way; without them its sharpness is 1, a sum.
+    ``communication`` and ``loader`` are what is not hidden, waiting for the slowest process included.
     """
-    micro = micro_batch_s(shapes, p)
-    network = inside_all_reduce_s(shapes.processes_per_node, p) + between_all_reduce_s(shapes, p)
-    last = soft_maximum(micro * waiting_factor(shapes.processes, p.straggling), network, p.overlap)
+    terms = placement_terms(shapes, p)
+    micro = soft_maximum(terms.floor, terms.slope * shapes.local_batch**p.exponent, p.floor_sharpness)
+    last = soft_maximum(micro * terms.waiting, terms.network, p.overlap)
+    rest = (shapes.accumulation - 1.0) * micro + last + p.optimizer_s
+    loader = np.asarray(shapes.accumulation * (p.loader_s + p.loader_slope_s * shapes.local_batch))
     return StepParts(
-        loader=np.asarray(shapes.accumulation * (p.loader_s + p.loader_slope_s * shapes.local_batch)),
+        loader=np.maximum(soft_maximum(loader, rest, p.loader_overlap) - rest, 0.0),
         compute=shapes.accumulation * micro,
         communication=np.maximum(last - micro, 0.0),
         optimizer=p.optimizer_s + np.zeros_like(micro),
