@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pandas as pd
 from tula_core.bench.kind import Kind, Table
 from tula_core.bench.scaling_data import Question, as_runs, read_questions, read_runs
 from tula_core.bench.scaling_learn import learn_priors, lessons
+from tula_core.bench.scaling_transfer import learn_transfer, pairs, transfer_tables
 from tula_core.bench.tables import read_table
 from tula_core.models.hardware.fleet import fit_fleet
 from tula_core.models.hardware.fleet_priors import PRIORS_FILE, FleetPriors, load_fleet_priors
@@ -61,12 +63,26 @@ def leave_out(folder: Path) -> list[Table]:
             frame=_compare(folder, questions, {"Tula": benchmarks}),
             note="Priors are learnt from the other benchmarks alone.",
         ),
+        *_carried(runs),
     ]
 
 
+def _carried(runs: pd.DataFrame) -> list[Table]:
+    given = pairs(runs)
+    if not given:
+        return []
+    note = (
+        "Seconds of a sample on one node, carried from each other accelerator of the same round by datasheet figures, "
+        "with a spread learnt without the accelerator that is asked."
+    )
+    return [Table(title="Step time on another accelerator, from its facts", frame=transfer_tables(given), note=note)]
+
+
 def learn(folder: Path) -> dict[str, object]:
-    """Return the priors that fit all benchmarks of a folder."""
-    return learn_priors(lessons(read_runs(folder))).to_dict()
+    """Return the priors that fit all benchmarks of a folder: of scaling up, and of carrying times to other devices."""
+    runs = read_runs(folder)
+    carried = learn_transfer(pairs(runs))
+    return {"fleet": learn_priors(lessons(runs)).to_dict(), "transfer": dataclasses.asdict(carried)}
 
 
 def _forecasts(questions: Sequence[Question], priors_of: Callable[[str], FleetPriors]) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tula_core.errors import InputError
 
-PRIORS_FILE = "models/hardware/fleet_priors.json"
+PRIORS_FILE = "models/hardware/priors.json"
 """Where the package keeps what was learnt, from ``tula_core`` down."""
 
 
@@ -83,7 +83,7 @@ class FleetPriors:
 def load_fleet_priors() -> FleetPriors:
     """Return the priors that come with the package."""
     text = importlib.resources.files("tula_core").joinpath(PRIORS_FILE).read_text(encoding="utf-8")
-    return FleetPriors.from_dict(json.loads(text))
+    return FleetPriors.from_dict(json.loads(text)["fleet"])
 
 
 def _read(name: str, value: object) -> Spread | float:
