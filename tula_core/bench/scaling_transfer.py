@@ -73,21 +73,21 @@ def learn_transfer(given: Sequence[Pair]) -> TransferPriors:
 
 def transfer_tables(given: Sequence[Pair]) -> pd.DataFrame:
     """Return, by accelerator, error and coverage of carrying over to it with priors learnt without it."""
-    rows = []
+    found: dict[str, tuple[Array, Array]] = {}
     for name in sorted({pair.second for pair in given}):
-        asked = [pair for pair in given if pair.second == name]
         rest = [pair for pair in given if name not in (pair.first, pair.second)]
-        errors, sd = _errors(asked, learn_transfer(rest) if rest else START)
-        rows.append((name, len(asked), errors, np.abs(errors) <= Z90 * sd, sd))
-    rows.append(("all", len(given), *(np.concatenate([row[i] for row in rows]) for i in (2, 3, 4))))
+        found[name] = _errors([pair for pair in given if pair.second == name], learn_transfer(rest) if rest else START)
+    every = [np.concatenate(parts) for parts in zip(*found.values(), strict=True)]
+    found["all"] = (every[0], every[1])
+    error = {name: 100 * np.abs(np.expm1(errors)) for name, (errors, _) in found.items()}
     return pd.DataFrame(
         {
-            "to": [row[0] for row in rows],
-            "pairs": [row[1] for row in rows],
-            "mean error %": [100 * float(np.abs(np.expm1(row[2])).mean()) for row in rows],
-            "median %": [100 * float(np.median(np.abs(np.expm1(row[2])))) for row in rows],
-            "inside 90 % interval": [100 * float(row[3].mean()) for row in rows],
-            "interval +%": [100 * float(np.expm1(Z90 * row[4].mean())) for row in rows],
+            "to": list(found),
+            "pairs": [len(values) for values in error.values()],
+            "mean error %": [float(values.mean()) for values in error.values()],
+            "median %": [float(np.median(values)) for values in error.values()],
+            "inside 90 % interval": [100 * float((np.abs(e) <= Z90 * sd).mean()) for e, sd in found.values()],
+            "interval +%": [100 * float(np.expm1(Z90 * sd.mean())) for _, sd in found.values()],
         }
     )
 

@@ -16,6 +16,7 @@ from tula_core.models.step.time import Shapes, soft_maximum
 
 Array = NDArray[np.float64]
 
+_LEAST_SHARE = 0.5
 _OVERLAP = 1.7  # sharpness with which communication hides behind the backward pass; 1 hides nothing
 _WIRE_SD = 0.6  # of ln(what is not hidden) where only a link's nominal rate is known
 _HIDING_SD = 0.4  # of ln(what is not hidden): neither overlap nor the collective's algorithm is known there
@@ -90,8 +91,12 @@ class ElsewhereSteps:
         busy = (alone_s - floor_s) * math.exp(self.log_ratio)
         compute = floor + busy
         added, added_sd = self._added(shapes, alone, alone_s, compute)
-        total = compute + added
-        parts = (floor * self.priors.floor_sd, busy * self.log_ratio_sd, compute * alone_sd, added * added_sd)
+        # A fit may have more processes be a little faster than one; never faster than most of the computation.
+        total = np.maximum(compute + added, _LEAST_SHARE * compute)
+        known_sd = alone_sd
+        if self.inside is None or self.between is None:
+            known_sd = np.maximum(alone_sd, self.here.predict(shapes)[1])
+        parts = (floor * self.priors.floor_sd, busy * self.log_ratio_sd, total * known_sd, added_sd)
         return total, np.sqrt(np.sum(np.square(parts), axis=0)) / total
 
     def first_step_extra_s(self, shapes: Shapes, /) -> Array:
@@ -103,23 +108,22 @@ class ElsewhereSteps:
         return np.zeros(len(shapes.nodes), dtype=np.bool_)
 
     def _added(self, shapes: Shapes, alone: Shapes, alone_s: Array, compute: Array) -> tuple[Array, Array]:
-        """Return seconds that more processes add to a step, and the standard deviation of their logarithm."""
+        """Return seconds that more processes add to a step, and their standard deviation in seconds."""
         node = dataclasses.replace(shapes, nodes=alone.nodes)
         node_s, node_sd = self.here.predict(node)
         all_s, all_sd = self.here.predict(shapes)
-        inside = np.maximum(node_s - alone_s, 0.0)
+        inside = node_s - alone_s
         if self.shared_cores:
             inside = inside * math.exp(self.log_ratio)
-        between = np.maximum(all_s - node_s, 0.0)
+        between = all_s - node_s
         inside_sd, between_sd = np.hypot(node_sd, _HIDING_SD), np.hypot(all_sd, _HIDING_SD)
         last = compute / shapes.accumulation
         if self.inside is not None:
             inside, inside_sd = self._exposed(self.inside, shapes.processes_per_node, last)
         if self.between is not None:
-            between, between_sd = self._exposed(self.between, shapes.nodes, last + inside)
+            between, between_sd = self._exposed(self.between, shapes.nodes, last + np.maximum(inside, 0.0))
         added = inside + between
-        spread = np.hypot(inside * inside_sd, between * between_sd) / np.maximum(added, 1e-300)
-        return added, np.asarray(spread)
+        return added, np.hypot(inside * inside_sd, between * between_sd)
 
     def _exposed(self, wire: Wire, members: Array, behind: Array) -> tuple[Array, Array]:
         """Return seconds of an all-reduce that are not hidden behind a micro-batch, and the sd of their logarithm."""
