@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from tula_core.bench import load_kind
+from tula_core.bench.kind import PAIR_COLUMNS
 from tula_core.bench.run import run_bench, write_predictions
 from tula_core.bench.scaling_data import read_questions, read_runs
 from tula_core.bench.scaling_learn import START, Lesson, learn_priors, lessons
@@ -174,3 +175,16 @@ def test_learning_finds_priors_that_forecast_better_than_the_start(folder: Path)
     assert FleetPriors.from_dict(found.to_dict()) == found
     assert log_density(given, found) > log_density(given, START)
     assert found.interval_factor > 0
+
+
+def test_pairs_hold_each_forecast_beside_its_answer(folder: Path) -> None:
+    kind = load_kind("scaling")
+    assert kind.pairs is not None
+    predictions = kind.predict(folder)
+    frame = kind.pairs(folder, predictions)
+    assert frame is not None
+    assert tuple(frame.columns) == PAIR_COLUMNS
+    assert set(frame["group"]) == {"one", "two"}
+    assert len(frame) == len(predictions)
+    (folder / "submissions.csv").unlink()
+    assert kind.pairs(folder, predictions) is None

@@ -12,7 +12,7 @@ import pandas as pd
 from tula_core.bench.kind import Kind, Table
 from tula_core.bench.scaling_data import Question, as_runs, read_questions, read_runs
 from tula_core.bench.scaling_learn import learn_priors, lessons
-from tula_core.bench.scaling_transfer import learn_transfer, pairs, transfer_tables
+from tula_core.bench.scaling_transfer import device_pairs, learn_transfer, transfer_tables
 from tula_core.bench.tables import read_table
 from tula_core.models.hardware.fleet import fit_fleet
 from tula_core.models.hardware.fleet_priors import PRIORS_FILE, FleetPriors, load_fleet_priors
@@ -68,7 +68,7 @@ def leave_out(folder: Path) -> list[Table]:
 
 
 def _carried(runs: pd.DataFrame) -> list[Table]:
-    given = pairs(runs)
+    given = device_pairs(runs)
     if not given:
         return []
     note = (
@@ -81,7 +81,7 @@ def _carried(runs: pd.DataFrame) -> list[Table]:
 def learn(folder: Path) -> dict[str, object]:
     """Return the priors that fit all benchmarks of a folder: of scaling up, and of carrying times to other devices."""
     runs = read_runs(folder)
-    carried = learn_transfer(pairs(runs))
+    carried = learn_transfer(device_pairs(runs))
     return {"fleet": learn_priors(lessons(runs)).to_dict(), "transfer": dataclasses.asdict(carried)}
 
 
@@ -112,13 +112,36 @@ def _plain_law(questions: Sequence[Question]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(_COLUMNS))
 
 
+def pairs(folder: Path, predictions: pd.DataFrame) -> pd.DataFrame | None:
+    """Return the forecast of each task beside the measured seconds of a step, by benchmark; None without answers."""
+    if not (folder / _ANSWERS).exists():
+        return None
+    tasks = read_table(folder / "scaling_tasks.csv", ("submission_id", "bench"))
+    group = tasks.drop_duplicates("submission_id").set_index("submission_id")["bench"]
+    order = predictions["submission_id"]
+    frame = pd.DataFrame(
+        {
+            "quantity": "step time, s",
+            "group": group.reindex(order).to_numpy(),
+            "actual": _truth(folder).reindex(order).to_numpy(),
+            "predicted": predictions["time_per_step_s"].to_numpy(),
+            "low": predictions["low"].to_numpy(),
+            "high": predictions["high"].to_numpy(),
+        }
+    )
+    return frame.dropna(subset=["actual", "predicted"])
+
+
+def _truth(folder: Path) -> pd.Series[float]:
+    answers = read_table(folder / _ANSWERS, ("submission_id", "time_per_step_s"))
+    return answers.drop_duplicates("submission_id").set_index("submission_id")["time_per_step_s"].astype(float)
+
+
 def _compare(folder: Path, questions: Sequence[Question], found: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """Return, by benchmark and over all, mean and median error in per cent and the share inside the interval."""
-    answers = read_table(folder / _ANSWERS, ("submission_id", "time_per_step_s"))
-    truth = answers.drop_duplicates("submission_id").set_index("submission_id")["time_per_step_s"]
     order = [question.submission_id for question in questions]
     bench = np.array([question.bench for question in questions])
-    actual = truth.reindex(order).to_numpy(dtype=float)
+    actual = _truth(folder).reindex(order).to_numpy(dtype=float)
     groups = {**{name: bench == name for name in sorted(set(bench))}, "all": np.full(len(bench), True)}
     columns: dict[str, list[float]] = {"tasks": [int(chosen.sum()) for chosen in groups.values()]}
     for label, predictions in found.items():
@@ -143,4 +166,5 @@ KIND = Kind(
     leave_out=leave_out,
     learn=learn,
     priors=PRIORS_FILE,
+    pairs=pairs,
 )

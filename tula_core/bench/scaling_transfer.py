@@ -42,7 +42,7 @@ class Pair:
     log_ratio: float
 
 
-def pairs(runs: pd.DataFrame) -> list[Pair]:
+def device_pairs(runs: pd.DataFrame) -> list[Pair]:
     """Return every ordered pair whose datasheets are known, from runs on one node at each family's largest batch."""
     return list(_pairs(runs))
 
@@ -50,9 +50,9 @@ def pairs(runs: pd.DataFrame) -> list[Pair]:
 def _pairs(runs: pd.DataFrame) -> Iterator[Pair]:
     single = runs[(runs["nodes"] == 1) & (runs["n_accel"] <= _FEW) & runs["accel"].isin(list(DEVICES))]
     largest = single.sort_values(["local_batch", "time_per_step_s"]).groupby("family").tail(1)
-    year = largest["family"].str.split("|").str[1]
+    season = largest["family"].str.split("|").str[1]
     sample_s = largest["time_per_step_s"] / largest["local_batch"]
-    for (bench, _), group in sample_s.groupby([largest["bench"], year]):
+    for (bench, _), group in sample_s.groupby([largest["bench"], season]):
         typical = group.groupby(largest.loc[group.index, "accel"]).median()
         for first, second in permutations(typical.index, 2):
             ratio = float(np.log(typical[second] / typical[first]))
