@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows import units
+from flows.show_what_if import what_if_lines
 from tula_core.records import Outcome, Plan, Profile
 from tula_core.records.candidate import QUANTITIES, Interval, Row
 
@@ -84,6 +85,8 @@ def print_plan(console: Console, plan: Plan, rows: Iterable[int]) -> None:
     else:
         console.print(Text(f"Choice: row {plan.choice_index}, {setting(plan.choice)}", style="bold"))
     console.print(Text(plan.reason))
+    for line in what_if_lines(plan):
+        console.print(Text(line))
     console.print(Text(f"Predictor: {plan.predictor}. {_probe(plan)}"))
     if plan.assumptions:
         console.print(Text("Assumed:"))

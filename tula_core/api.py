@@ -5,17 +5,20 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tula_core.engine.device_lock import device_lock
 from tula_core.errors import InfeasibleError, InputError, RunError
 from tula_core.home import state_folder
-from tula_core.job import Job
+from tula_core.job import Job, NodeType
 from tula_core.progress import Event, Listener, silent
 from tula_core.records import Outcome, Plan, Profile, save
 
 if TYPE_CHECKING:
     from tula_core.history import RetrainReport
+    from tula_core.models.predictor import Predictor
+    from tula_core.search import Elsewhere
     from tula_core.tracking import FlushReport, Tracker
     from tula_core.training.run import Attempt
 
@@ -68,15 +71,26 @@ def plan(job: Job, *, profile: Profile | None = None, reprofile: bool = False, l
     listener(Event(stage="fit", message="fitting the models", fraction=0.0))
     fitted = predictor.fit(measured, resolved, tracking.champion())
     listener(Event(stage="fit", message="fitting the models", fraction=1.0))
-    return search.make_plan(
+    methods = mitigations.resolve(resolved)
+    made = search.make_plan(
         measured,
         resolved,
         fitted,
-        mitigation=mitigations.resolve(resolved),
+        mitigation=methods,
         cached=cached,
         storage=state_folder("studies") / f"{resolved.title}.journal",
         listener=listener,
     )
+    places = [_place(fitted, measured, node) for node in resolved.what_if]
+    return replace(made, what_if=search.answer_what_if(places, methods))
+
+
+def _place(fitted: Predictor, measured: Profile, node: NodeType) -> Elsewhere:
+    from tula_core import search
+    from tula_core.models.hardware.what_if import elsewhere
+
+    predictor, profile, job = elsewhere(fitted, measured, node)
+    return search.Elsewhere(name=node.name, predictor=predictor, profile=profile, job=job)
 
 
 def train(

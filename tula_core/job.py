@@ -115,8 +115,15 @@ class Target(Part):
     value: float = Field(allow_inf_nan=False)
 
 
+Rates = Positive | dict[Precision, Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]]
+"""Peak TFLOP/s of one device (of one process's cores): at the recipe's precision, or one for each precision."""
+
+
 class Cluster(Part):
-    """The machines that may be used; nodes and processes are the most, prices are in USD."""
+    """The machines that may be used; nodes and processes are the most, prices are in USD.
+
+    ``device_tflops`` and ``device_memory_gbps`` (peak TFLOP/s, memory bandwidth in GB/s) are needed for `NodeType`.
+    """
 
     nodes: Count = 1
     processes_per_node: Count = 1
@@ -126,6 +133,27 @@ class Cluster(Part):
     billing_seconds: Positive = 1
     power_watts: Positive | None = None
     threads_per_process: Count | None = None
+    device_tflops: Rates | None = None
+    device_memory_gbps: Positive | None = None
+
+
+class NodeType(Part):
+    """Other machines, known by their facts alone; nodes and processes are the most that may be used.
+
+    Memory is bytes of one device, memory bandwidth GB/s, links Gbit/s, the price USD. A link that is not given is
+    taken as that of the measured machine.
+    """
+
+    name: str = Field(min_length=1, max_length=60)
+    nodes: Count = 1
+    processes_per_node: Count = 1
+    device_memory: Size
+    device_tflops: Rates
+    device_memory_gbps: Positive
+    link_gbps: Positive | None = None
+    inside_link_gbps: Positive | None = None
+    price_per_node_hour: Positive | None = None
+    power_watts: Positive | None = None
 
 
 class Constraints(Part):
@@ -167,6 +195,7 @@ class Job(Part):
     recipe: Recipe = Recipe()
     target: Target | Literal["none"] | None = None
     cluster: Cluster = Cluster()
+    what_if: tuple[NodeType, ...] = Field((), max_length=20)
     objective: Literal["knee", "time", "cost", "energy"] | dict[Goal, Positive] = "knee"
     constraints: Constraints = Constraints()
     probe: Probe = Probe()
@@ -191,6 +220,32 @@ class Job(Part):
             raise ValueError("workload: given together with network or dataset. Keep one of the two forms")
         if isinstance(self.objective, dict) and not self.objective:
             raise ValueError("objective: has no weight. Write for example {time: 0.7, cost: 0.3}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_what_if(self) -> Self:
+        for name in ("device_tflops", "device_memory_gbps"):
+            if self.what_if and getattr(self.cluster, name) is None:
+                raise ValueError(
+                    f"cluster.{name}: missing. what_if compares other devices with the measured one: give the figure "
+                    "of its data sheet, or leave what_if out"
+                )
+        names = [node.name for node in self.what_if]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"what_if: the name {name!r} is given {names.count(name)} times. Rename one of them")
+        goals = self.objective if isinstance(self.objective, dict) else (self.objective,)
+        for node in self.what_if:
+            if "energy" in goals and node.power_watts is None:
+                raise ValueError(
+                    f"what_if: {node.name!r} has no power_watts, so the objective energy cannot be weighed there. Give "
+                    "the draw of one of its nodes in watts, or choose another objective"
+                )
+            if self.constraints.budget_usd is not None and node.price_per_node_hour is None:
+                raise ValueError(
+                    f"what_if: {node.name!r} has no price_per_node_hour, so constraints.budget_usd cannot be checked "
+                    "there. Give its price, or leave one of the two out"
+                )
         return self
 
     @property

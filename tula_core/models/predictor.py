@@ -54,6 +54,11 @@ class Predictor:
         self._reach: dict[int, float] = {}
 
     @property
+    def models(self) -> Models:
+        """The fitted models."""
+        return self._models
+
+    @property
     def label(self) -> str:
         """The version that a plan and a run carry."""
         return self._models.corrections.label

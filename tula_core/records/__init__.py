@@ -23,6 +23,7 @@ from tula_core.records.profile import (
     StepTiming,
     WorkloadFacts,
 )
+from tula_core.records.what_if import WhatIf
 
 __all__ = [
     "QUANTITIES",
@@ -47,6 +48,7 @@ __all__ = [
     "Stage",
     "StartUp",
     "StepTiming",
+    "WhatIf",
     "WorkloadFacts",
     "from_json",
     "load",

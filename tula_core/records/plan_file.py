@@ -42,6 +42,13 @@ class _Choice(_Row):
     row: Annotated[int, Field(ge=0)] | None = None
 
 
+class _WhatIf(_Part):
+    name: str
+    choice: _Row | None
+    reason: str
+    assumptions: list[str]
+
+
 class _Hardware(_Part):
     fingerprint: str
 
@@ -58,6 +65,7 @@ class _File(_Part):
     reason: str
     assumptions: list[str]
     facts: dict[str, Any] = {}
+    what_if: list[_WhatIf] = []
 
 
 def check_plan_file(data: Mapping[str, Any]) -> None:
