@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from tula_core.job import Job
 from tula_core.records import WorkloadFacts
+from tula_core.workloads.sizing import length_note
 from tula_core.workloads.trial import all_targets, few_indices, fixed_randomness, read_batch
 from tula_core.workloads.types import Workload
 
@@ -26,8 +27,8 @@ def describe(workload: Workload, job: Job) -> WorkloadFacts:
     """Return the facts of a workload, from a network of its own and four samples of each data set.
 
     The fingerprint is a SHA-256 over the source of the user's modules, the network's structure and the shapes of its
-    weights, the lengths of the data sets, their transforms, and the shape, type and content of a few samples. Content
-    that differs between two readings with one seed is left out.
+    weights, the lengths of the data sets, their transforms, all labels where they are at hand, and the shape, type and
+    content of a few samples. Content that differs between two readings with one seed is left out.
 
     Raises
     ------
@@ -54,8 +55,26 @@ def describe(workload: Workload, job: Job) -> WorkloadFacts:
         chance=_chance(workload),
         has_batch_norm=any(isinstance(module, _BatchNorm) for module in network.modules()),
         code_fingerprint=_fingerprint(workload, job, network),
-        notes=workload.notes,
+        notes=workload.notes + _length_notes(train, evaluation),
+        smallest_batch=_smallest_batch(workload, network),
     )
+
+
+def _length_notes(train: Any, evaluation: Any) -> tuple[str, ...]:
+    with fixed_randomness():
+        notes = (length_note(train, "train_data"), length_note(evaluation, "eval_data"))
+    return tuple(note for note in notes if note is not None)
+
+
+def _smallest_batch(workload: Workload, network: nn.Module) -> int:
+    """Return 1, or 2 where one sample alone has no finite loss: its variance is unknown or its batch too small."""
+    train: Any = workload.train_set()
+    with fixed_randomness(), torch.no_grad():
+        inputs, targets = read_batch(workload, train, few_indices(len(train))[:1], "train_data")
+        try:
+            return 1 if bool(workload.loss(network(inputs), targets).isfinite()) else 2
+        except Exception:  # a batch of several was tried before and passed
+            return 2
 
 
 def _chance(workload: Workload) -> float | None:
@@ -100,7 +119,17 @@ def _fingerprint(workload: Workload, job: Job, network: nn.Module) -> str:
             add(attribute, getattr(dataset, attribute, None))
         for line in _content(workload, dataset, role):
             add("sample", line)
+        add("labels", _labels(workload, dataset, role))
     return digest.hexdigest()
+
+
+def _labels(workload: Workload, dataset: Any, role: str) -> str | None:
+    """Return a digest of all labels, which the pilots' metric depends on; None where they are not at hand."""
+    indices = few_indices(len(dataset))
+    with fixed_randomness():
+        _, targets = read_batch(workload, dataset, indices, role)
+    known = all_targets(dataset, list(zip(indices, targets, strict=True)))
+    return None if known is None else hashlib.sha256(known.contiguous().numpy().tobytes()).hexdigest()
 
 
 def _content(workload: Workload, dataset: Any, role: str) -> Iterator[object]:
