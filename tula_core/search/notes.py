@@ -72,16 +72,10 @@ def _tails(rows: Sequence[Row], facts: WorkloadFacts) -> Iterator[str]:
 
 
 def _norm(rows: Sequence[Row], facts: WorkloadFacts) -> Iterator[str]:
-    if not facts.has_batch_norm:
-        return
-    yield (
-        "Batch norm takes its statistics from each process's micro-batch alone. Rows of one global batch with another "
-        "local batch are therefore not the same training, and accumulation does not make them so; accuracy is forecast "
-        "from the global batch alone."
-        + (
-            " Where that matters use a norm without batch statistics (group or layer norm), or a row without "
-            "accumulation whose local batch is near the reference's."
-            if any(row.candidate.accumulation > 1 or row.candidate.processes > 1 for row in rows)
-            else ""
+    if facts.has_batch_norm and any(row.candidate.local_batch < row.candidate.global_batch for row in rows):
+        yield (
+            "Batch norm takes its statistics from each process's micro-batch alone. Rows of one global batch with "
+            "another local batch are therefore not the same training, and accumulation does not make them so; accuracy "
+            "is forecast from the global batch alone. Where that matters use a norm without batch statistics (group or "
+            "layer norm), or a row without accumulation whose local batch is near the reference's."
         )
-    )

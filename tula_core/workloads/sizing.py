@@ -43,6 +43,14 @@ class StreamDataset(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         return self.items[index]
 
+    @property
+    def targets(self) -> torch.Tensor:
+        """The targets of all items; no such attribute where they are not pairs with numbers."""
+        try:
+            return torch.as_tensor([item[1] for item in self.items])
+        except (TypeError, ValueError, IndexError, KeyError, RuntimeError):
+            raise AttributeError("targets") from None
+
 
 class Part(Dataset[Any]):
     """Chosen items of a data set, in the order of ``indices``; passes on ``targets`` and ``classes``."""
