@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def _run(context: WorkerContext, name: str, asked: dict[str, Any]) -> dict[str, 
         if kind == "progress" and stop_at is not None and data["samples"] + asked["batch"] >= stop_at:
             context.stop_signal = int(signal.SIGTERM)
 
+    os.environ["CASES_RUN"] = name
     own, context.emit = context.emit, hear  # type: ignore[method-assign]
     request = Job(workload=f"case_workloads:{asked['workload']}", recipe=asked.get("recipe", {}))
     loaded = load_workload(request)

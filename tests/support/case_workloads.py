@@ -28,7 +28,7 @@ def note(**entry: object) -> None:
     folder = os.environ.get("CASES_LOG")
     if folder:
         launch = Path(sys.argv[-1]).parent.name
-        line = {"rank": int(os.environ.get("RANK", "0")), "launch": launch, **entry}
+        line = {"rank": int(os.environ.get("RANK", "0")), "launch": launch, "run": os.environ.get("CASES_RUN"), **entry}
         with (Path(folder) / f"{os.getpid()}.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
 
