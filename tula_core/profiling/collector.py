@@ -134,6 +134,9 @@ class Collector:
     def _on_no_pilot(self, data: Mapping[str, Any]) -> None:
         self.warn(f"there was no time for a pilot at a global batch of {data['global_batch']}: give probe.seconds more")
 
+    def _on_no_pilot_layout(self, data: Mapping[str, Any]) -> None:
+        self.warn(f"the data are too few for a pilot at a global batch of {data['global_batch']} on {self.world}")
+
     def _on_pilot(self, data: Mapping[str, Any]) -> None:
         steps = data["steps"]
         # A metric may be anything once the loss is not finite; only finite ones are read, see Pilot.diverged.

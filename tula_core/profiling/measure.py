@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tula_core.engine.launch import LaunchResult, WorkerTask, launch
+from tula_core.errors import InputError
 from tula_core.job import Job
 from tula_core.profiling import worlds as plans
 from tula_core.profiling.collector import Collector
@@ -60,7 +61,8 @@ def measure(
     Raises
     ------
     InputError, RunError
-        The user's code failed (the message names the local batch tried), or not even the smallest local batch fits.
+        The user's code failed (the message names the local batch tried), not even the smallest local batch fits, or
+        there is none that the network can train on.
     """
     from tula_core.profiling.cache import fingerprint
 
@@ -70,6 +72,11 @@ def measure(
         collector.warn(message)
     worlds = plans.worlds_to_measure(cluster.nodes, cluster.processes_per_node, hardware.devices)
     worlds = [world for world in worlds if plans.local_batches(job, facts, world)]
+    if not worlds:
+        raise InputError(
+            f"network: it cannot train on fewer than {facts.smallest_batch} samples at once, and the data set of "
+            f"{facts.train_samples} or constraints.max_local_batch leaves less. Raise the limit or give more samples."
+        )
     pilot_world = max((world for world in worlds if world.nodes == 1), key=lambda world: world.processes)
     probe = Probe(job=job, facts=facts, hardware=hardware, folder=folder, collector=collector, pilot_world=pilot_world)
     shares = plans.shares(worlds, pilot_world)
@@ -158,6 +165,7 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
             "sizes": list(sizes),
             "middle": max(1, reference // world.processes),
             "gradient_bytes": probe.facts.gradient_bytes,
+            "smallest_batch": probe.facts.smallest_batch,
             "pilots": _pilots(probe, world),
             "noise": world == probe.pilot_world,
             "seconds": probe.left_for(world),

@@ -30,13 +30,15 @@ class Rig:
     ----------
     payload
         ``job`` (resolved); ``seconds`` of the probe left at ``launched_at_s`` (seconds since the epoch); ``share`` of
-        what remains after all starts that is this worker's; ``later_starts`` of other workers that will follow.
+        what remains after all starts that is this worker's; ``later_starts`` of other workers that will follow;
+        ``smallest_batch`` that the network can train on, 1 where not given.
     """
 
     def __init__(self, context: WorkerContext, payload: Mapping[str, Any]) -> None:
         self.context = context
         self.job = Job.from_mapping(payload["job"])
         self.workload: Workload = load_workload(self.job)
+        self.smallest_batch = int(payload.get("smallest_batch", 1))
         self.samples = size_of(self.workload.train_set())
         self.eval_samples = size_of(self.workload.eval_set())
         self.input_values = first_input_values(self.workload)

@@ -162,8 +162,8 @@ class Sweep:
 def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[str, Any]:
     """Entry of the measuring worker.
 
-    ``payload``: ``job`` (resolved), ``sizes`` (local batches, ascending), ``middle`` (the reference's local batch),
-    ``gradient_bytes``, ``pilots`` (global batches), ``noise`` (whether the last pilot measures it), and those of `Rig`.
+    ``payload``: ``sizes`` (local batches, ascending), ``middle`` (the reference's local batch), ``gradient_bytes``,
+    ``pilots`` (global batches), ``noise`` (whether the last pilot measures it), and those of `Rig`.
     """
     rig = Rig(context, payload)
     context.emit("ready", seconds=rig.left_s())

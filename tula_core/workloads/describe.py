@@ -71,7 +71,7 @@ def _missing_classes(workload: Workload) -> tuple[str, ...]:
     labels = [_known_labels(workload, role) for role in ("train_data", "eval_data")]
     if any(known is None or known.ndim != 1 or known.is_floating_point() for known in labels):
         return ()
-    train, evaluation = (set(known.unique().tolist()) for known in labels if known is not None)
+    train, evaluation = (set(known.tolist()) for known in labels if known is not None)
     missing = sorted(evaluation - train)
     if not missing:
         return ()
