@@ -106,7 +106,8 @@ def train(
     Parameters
     ----------
     row
-        A row of the plan's table to train instead of the choice.
+        A row of the plan's table to train instead of the choice; with ``resume``, the row to go on at, by default the
+        one the run had.
     resume
         Go on from the checkpoint of the newest unfinished run of this plan (of ``job_id`` where given).
     job_id
@@ -122,15 +123,17 @@ def train(
         The run failed or was stopped; it is recorded with its true state first.
     """
     from tula_core import tracking
-    from tula_core.training.folders import create_run, unfinished_run
+    from tula_core.training.folders import create_run, keep_row, unfinished_run
     from tula_core.training.run import Attempt
 
     tracking.close_dead_runs()
     newest = resume and job_id is None
     folder = unfinished_run(plan) if newest else create_run(plan, _row_number(plan, row), job_id)
     if resume:
-        plan, row = folder.plan, folder.row_number
+        plan, row = folder.plan, folder.row_number if row is None else row
     chosen = plan.table[_row_number(plan, row)]
+    if row is not None and row != folder.row_number:
+        keep_row(folder, row)
     resume = resume and (folder.path / "checkpoint.pt").exists()
     number = folder.attempts + 1
     if chosen.candidate.nodes > 1:

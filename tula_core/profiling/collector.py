@@ -40,6 +40,7 @@ class Collector:
         self.pilots: dict[tuple[World, int], Pilot] = {}
         self.noise: GradientNoise | None = None
         self.checkpoint_s: float | None = None
+        self.first_heard_s: float | None = None  # when the first step of all was known, in seconds from the beginning
         self.warnings: list[str] = []
         self._listener = listener
         self._budget_s = budget_s
@@ -104,6 +105,7 @@ class Collector:
 
     def _on_step(self, data: Mapping[str, Any]) -> None:
         timing = _record(StepTiming, data)
+        self.first_heard_s = self.used_s if self.first_heard_s is None else self.first_heard_s
         self.steps[self.world, timing.local_batch] = timing
         rate = self.world.processes * timing.local_batch / timing.step_time_s
         self.say(
@@ -131,6 +133,9 @@ class Collector:
 
     def _on_no_pilot(self, data: Mapping[str, Any]) -> None:
         self.warn(f"there was no time for a pilot at a global batch of {data['global_batch']}: give probe.seconds more")
+
+    def _on_no_pilot_layout(self, data: Mapping[str, Any]) -> None:
+        self.warn(f"the data are too few for a pilot at a global batch of {data['global_batch']} on {self.world}")
 
     def _on_pilot(self, data: Mapping[str, Any]) -> None:
         steps = data["steps"]

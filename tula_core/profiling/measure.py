@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tula_core.engine.launch import LaunchResult, WorkerTask, launch
+from tula_core.errors import InputError
 from tula_core.job import Job
 from tula_core.profiling import worlds as plans
 from tula_core.profiling.collector import Collector
@@ -19,6 +20,7 @@ from tula_core.records import Hardware, ProbeUse, Profile, StartUp, WorkloadFact
 _START_S = 8.0  # a worker's start, before any was seen
 _STRETCH, _OVERRUN = 1.1, 1.2  # of the probe's time: what may be planned for, and what ends the workers
 _PATIENCE_S = 600.0  # for the first step of all
+_AFTER_FIRST_S = 2 * FEWEST_SECONDS  # at least, for what else there is to measure
 _GRACE_S = 1.0  # a measuring worker has nothing to save
 
 
@@ -59,7 +61,8 @@ def measure(
     Raises
     ------
     InputError, RunError
-        The user's code failed (the message names the local batch tried), or not even the smallest local batch fits.
+        The user's code failed (the message names the local batch tried), not even the smallest local batch fits, or
+        there is none that the network can train on.
     """
     from tula_core.profiling.cache import fingerprint
 
@@ -69,6 +72,11 @@ def measure(
         collector.warn(message)
     worlds = plans.worlds_to_measure(cluster.nodes, cluster.processes_per_node, hardware.devices)
     worlds = [world for world in worlds if plans.local_batches(job, facts, world)]
+    if not worlds:
+        raise InputError(
+            f"network: it cannot train on fewer than {facts.smallest_batch} samples at once, and the data set of "
+            f"{facts.train_samples} or constraints.max_local_batch leaves less. Raise the limit or give more samples."
+        )
     pilot_world = max((world for world in worlds if world.nodes == 1), key=lambda world: world.processes)
     probe = Probe(job=job, facts=facts, hardware=hardware, folder=folder, collector=collector, pilot_world=pilot_world)
     shares = plans.shares(worlds, pilot_world)
@@ -157,6 +165,7 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
             "sizes": list(sizes),
             "middle": max(1, reference // world.processes),
             "gradient_bytes": probe.facts.gradient_bytes,
+            "smallest_batch": probe.facts.smallest_batch,
             "pilots": _pilots(probe, world),
             "noise": world == probe.pilot_world,
             "seconds": probe.left_for(world),
@@ -168,9 +177,7 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
         processes_per_node=world.processes_per_node,
         threads=probe.hardware.threads_per_process,
         # A worker keeps to its time by itself; this ends one that hangs, or whose single step is longer than that.
-        timeout_s=max(_OVERRUN * probe.job.probe.seconds - probe.used_s, 1.0)
-        if any(key[0] == ONE for key in collector.steps)
-        else _PATIENCE_S,
+        timeout_s=_time_limit(probe),
         grace_s=_GRACE_S,
     )
     result = launch(task, collector.hear)
@@ -179,6 +186,19 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
             nodes=world.nodes, processes_per_node=world.processes_per_node, seconds=result.start_up_s
         )
     return result
+
+
+def _time_limit(probe: Probe) -> Callable[[], float]:
+    """Return how long workers launched now may take: the probe's time and a little, but what was waited for is kept."""
+    launched_s = probe.used_s
+
+    def limit_s() -> float:
+        heard_s = probe.collector.first_heard_s
+        if heard_s is None:
+            return _PATIENCE_S
+        return max(_OVERRUN * probe.job.probe.seconds, heard_s + _AFTER_FIRST_S, launched_s + 1.0) - launched_s
+
+    return limit_s
 
 
 def _survived(probe: Probe, world: World, result: LaunchResult, sizes: Sequence[int]) -> bool:

@@ -17,7 +17,7 @@ from tula_core.profiling.communication import message_sizes, time_all_reduce
 from tula_core.profiling.pilot import Pilots
 from tula_core.profiling.rig import Rig, StepFeed
 from tula_core.profiling.statistics import drift, forecast_peak
-from tula_core.profiling.timing import CLOCKED_STEPS, SizeRun, first_look, timed_block
+from tula_core.profiling.timing import CLOCKED_STEPS, SizeRun, first_look, plain_steps, timed_block
 from tula_core.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -60,15 +60,27 @@ class Sweep:
             run = SizeRun(local_batch=size, feed=feed, order=len(self.runs))
             reset_peak(rig.context.device)
             first_look(rig, run)
-            batch = rig.one_evaluation_batch(size)
-            _, samples, seconds = rig.evaluate_part(rig.trainee, size, batch)
-            self.eval_sample_s = seconds / max(samples, 1)
+            self._evaluate_batch(run)
             peak = int(rig.context.all_reduce_max([float(peak_bytes(rig.context.device))])[0])
             self.peaks.append((size, peak))
             self.runs.append(run)
             rig.context.emit("memory", local_batch=size, peak_bytes=peak)
             self._report(run)
         rig.context.emit("trying", local_batch=None)
+
+    def _evaluate_batch(self, run: SizeRun) -> None:
+        """Evaluate one batch as a run does, or as much of it as there is time for."""
+        rig, size = self.rig, run.local_batch
+        whole = rig.one_evaluation_batch(size)
+        # A forward pass takes no longer than a step.
+        affordable = int(rig.left_s() / max(run.estimate_s, 1e-9) * size * rig.context.processes)
+        _, samples, seconds = rig.evaluate_part(rig.trainee, size, min(whole, max(affordable, rig.context.processes)))
+        self.eval_sample_s = seconds / max(samples, 1)
+        if rig.one_evaluation_batch(size) < whole:
+            # It did not fit and was halved, as it will be in a run: only what then fits counts for the memory.
+            reset_peak(rig.context.device)
+            plain_steps(rig, run.feed, 1)
+            rig.evaluate_part(rig.trainee, size, rig.one_evaluation_batch(size))
 
     def _limit(self, size: int) -> str:
         """Return why ``size`` is not to be tried, empty where it is."""
@@ -150,8 +162,8 @@ class Sweep:
 def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[str, Any]:
     """Entry of the measuring worker.
 
-    ``payload``: ``job`` (resolved), ``sizes`` (local batches, ascending), ``middle`` (the reference's local batch),
-    ``gradient_bytes``, ``pilots`` (global batches), ``noise`` (whether the last pilot measures it), and those of `Rig`.
+    ``payload``: ``sizes`` (local batches, ascending), ``middle`` (the reference's local batch), ``gradient_bytes``,
+    ``pilots`` (global batches), ``noise`` (whether the last pilot measures it), and those of `Rig`.
     """
     rig = Rig(context, payload)
     context.emit("ready", seconds=rig.left_s())

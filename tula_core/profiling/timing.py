@@ -18,6 +18,7 @@ from tula_core.records import StepTiming
 # no denormal numbers, and equal weights on all ranks also after steps without communication.
 _RATE = 0.0
 CLOCKED_STEPS = 2
+_LOOK_STEPS = 2 + 2 * CLOCKED_STEPS  # of a first look, after the first
 
 
 @dataclass(slots=True)
@@ -129,10 +130,15 @@ def _clocked(rig: Rig, feed: StepFeed, *, communicate: bool) -> dict[str, float]
 
 
 def first_look(rig: Rig, run: SizeRun) -> None:
-    """Take three optimizer steps: the first apart, two more, and the parts of a step."""
+    """Take three optimizer steps: the first apart, two more, and the parts of a step.
+
+    Where the time left is short it is two steps alone: memory is whole only after the second.
+    """
     run.first_step_s = plain_steps(rig, run.feed, 1)[0]
-    run.preliminary = plain_steps(rig, run.feed, 2)
-    run.parts = [clocked_parts(rig, run.feed)]
+    ample = rig.left_s() > _LOOK_STEPS * run.first_step_s
+    run.preliminary = plain_steps(rig, run.feed, 2 if ample else 1)
+    if ample:
+        run.parts = [clocked_parts(rig, run.feed)]
     run.feed.pause()
 
 

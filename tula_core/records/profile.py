@@ -27,6 +27,7 @@ class WorkloadFacts:
     has_batch_norm: bool
     code_fingerprint: str  # of the workload's source, the network's structure and the data's shape
     notes: tuple[str, ...]  # what was assumed while loading it, each one sentence
+    smallest_batch: int = 1  # fewest samples it can train on at once; 2 where one alone fails, as in batch norm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

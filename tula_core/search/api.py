@@ -22,9 +22,10 @@ from tula_core.search.constraints import (
     memory_limit,
 )
 from tula_core.search.forecaster import Forecaster
+from tula_core.search.notes import data_notes, norm_warning
 from tula_core.search.objective import Decision, decide
 from tula_core.search.reasons import explain
-from tula_core.search.space import candidates, key, reference_key, rounded_layouts
+from tula_core.search.space import candidates, key, reference_key
 from tula_core.search.study import Searched, Task, search, write_journal
 from tula_core.seeding import derive_seed
 
@@ -76,7 +77,7 @@ def make_plan(
         pareto=decision.front,
         knee=decision.knee,
         choice_index=decision.choice,
-        reason=explain(judged, decision, job) + _beware(limits),
+        reason=explain(judged, decision, job) + _beware(limits) + _beware_of_norm(judged, decision, profile),
         assumptions=_assumptions(predictor, searched, limits, profile, len(grid)),
         facts=_facts(profile, job, decision, len(judged), len(grid)),
     )
@@ -132,6 +133,7 @@ def _limits(profile: Profile, job: Job, predictor: Forecaster, first: Sequence[C
         worst_accuracy=worst,
         reach_probability=predictor.reach_probability,
         best_chance=chance,
+        smallest_batch=profile.facts.smallest_batch,
     )
 
 
@@ -155,6 +157,10 @@ def _beware(limits: Limits) -> str:
     )
 
 
+def _beware_of_norm(judged: Sequence[Judged], decision: Decision, profile: Profile) -> str:
+    return "" if decision.choice is None else norm_warning(judged[decision.choice].row.candidate, profile.facts)
+
+
 def _done(judged: Sequence[Judged]) -> Event:
     feasible = sum(item.row.feasible for item in judged)
     return Event(stage="search", message=f"{feasible} of {len(judged)} candidates are feasible", fraction=1.0)
@@ -163,7 +169,9 @@ def _done(judged: Sequence[Judged]) -> Event:
 def _assumptions(
     predictor: Forecaster, searched: Searched, limits: Limits, profile: Profile, grid: int
 ) -> tuple[str, ...]:
-    notes = _search_notes(searched, grid) + _limit_notes(limits, profile) + _profile_notes(profile)
+    rows = [item.row for item in searched.judged]
+    notes = _search_notes(searched, grid) + _limit_notes(limits, profile)
+    notes += data_notes(rows, limits.job, profile.facts) + _profile_notes(profile)
     return tuple(dict.fromkeys([*profile.facts.notes, *predictor.assumptions, *notes]))
 
 
@@ -194,11 +202,6 @@ def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
         )
     elif job.target is None and job.constraints.min_accuracy is None:
         notes.append("The accuracy of the reference batch is unknown, so no batch size was ruled out for its accuracy.")
-    if counts := rounded_layouts(job):
-        batch, shown = job.recipe.batch_size, counts[:4]
-        shares = ", ".join(f"{batch // count * count} on {count}" for count in shown)
-        more = f" and so on up to {counts[-1]}" if len(counts) > len(shown) else ""
-        notes.append(f"The reference batch of {batch} is rounded where it does not divide: {shares} processes{more}.")
     return notes
 
 
@@ -218,6 +221,7 @@ def _facts(profile: Profile, job: Job, decision: Decision, evaluated: int, grid:
         "profile_fingerprint": profile.fingerprint,
         "train_samples": profile.facts.train_samples,
         "eval_samples": profile.facts.eval_samples,
+        "sample_shape": list(profile.facts.sample_shape),
         "metric": profile.facts.metric,
         "higher_is_better": profile.facts.higher_is_better,
         "parameters": profile.facts.parameters,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tula_core.engine.shares import Layout, smallest_micro_batch
 from tula_core.errors import InputError
 from tula_core.job import Job, Target
 from tula_core.records import Candidate, Hardware, Profile, Row
@@ -85,6 +86,8 @@ class Limits:
     best_chance
         Chance of the target where it is best, None without a target or where nothing is known of it. Below an even
         chance the target rules nothing out: the epochs are the budget, and accuracy is held against the reference.
+    smallest_batch
+        Fewest samples that the network can train on at once.
     """
 
     job: Job
@@ -95,6 +98,7 @@ class Limits:
     worst_accuracy: float | None
     reach_probability: Callable[[Candidate], float | None]
     best_chance: float | None = None
+    smallest_batch: int = 1
 
     @property
     def target_in_reach(self) -> bool:
@@ -160,8 +164,8 @@ def judge(row: Row, limits: Limits) -> Judged:
     """Return the row with its feasibility decided: feasible where every limit holds."""
     if row.candidate.global_batch > limits.train_samples:
         broken = [_too_little_data(row.candidate, limits.train_samples)]
-    elif row.candidate.global_batch == row.candidate.processes > 1 and limits.train_samples % row.candidate.processes:
-        broken = [_idle_process(row.candidate, limits.train_samples)]
+    elif (fewest := _fewest_at_once(row.candidate, limits.train_samples)) < max(limits.smallest_batch, 1):
+        broken = [_too_few_at_once(row.candidate, limits, fewest)]
     elif not row.feasible:
         text = row.infeasible_because or "the predictor rules it out"
         broken = [Violation(key="forecast", excess=None, text=text, remedy="It cannot be admitted")]
@@ -182,6 +186,25 @@ def _too_little_data(candidate: Candidate, train_samples: int) -> Violation:
     text = f"global batch {batch} is larger than the data set of {train_samples} training samples"
     remedy = f"Set recipe.batch_size to at most {train_samples}, or give at least {batch} training samples"
     return Violation(key="data", excess=batch / max(train_samples, 1) - 1, text=text, remedy=remedy)
+
+
+def _fewest_at_once(candidate: Candidate, train_samples: int) -> int:
+    layout = Layout(
+        processes=candidate.processes, local_batch=candidate.local_batch, accumulation=candidate.accumulation
+    )
+    return smallest_micro_batch(train_samples, layout)
+
+
+def _too_few_at_once(candidate: Candidate, limits: Limits, fewest: int) -> Violation:
+    if fewest == 0:
+        return _idle_process(candidate, limits.train_samples)
+    least = limits.smallest_batch
+    text = (
+        f"an epoch of {limits.train_samples} samples has a micro-batch of {fewest}, and the network cannot train on "
+        f"fewer than {least} at once"
+    )
+    remedy = f"Use more than {least} samples per process, or fewer processes"
+    return Violation(key="data", excess=1 - fewest / least, text=text, remedy=remedy)
 
 
 def _idle_process(candidate: Candidate, train_samples: int) -> Violation:

@@ -20,6 +20,27 @@ def attempt_seconds(folder: Path) -> float:
     return max(0.0, times[-1] - config.stat().st_mtime) if times and config.exists() else 0.0
 
 
+def attempt_layout(folder: Path) -> tuple[Any, ...] | None:
+    """Return nodes, processes per node, local batch and accumulation of an attempt; None where none was launched."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        task = config["payload"]
+        return config["nodes"], config["processes_per_node"], task["local_batch"], task["accumulation"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def seconds_by_nodes(run_folder: Path, attempts: int, nodes: int) -> dict[int, float]:
+    """Return how long the first ``attempts`` attempts ran, by how many nodes they had: ``nodes`` where none says."""
+    found: dict[int, float] = {}
+    for number in range(1, attempts + 1):
+        folder = attempt_folder(run_folder, number)
+        layout = attempt_layout(folder)
+        used = nodes if layout is None else int(layout[0])
+        found[used] = found.get(used, 0.0) + attempt_seconds(folder)
+    return found
+
+
 def spent(run_folder: Path, attempt: int) -> tuple[float | None, int | None]:
     """Return the seconds of all attempts up to ``attempt`` and the samples the last had seen, None where none says."""
     seconds = sum(attempt_seconds(attempt_folder(run_folder, number)) for number in range(1, attempt + 1))

@@ -16,12 +16,14 @@ from tula_core.errors import RunError, StoppedError
 from tula_core.models.cost import cost_usd, hourly_price, node_hours
 from tula_core.progress import Event, Listener
 from tula_core.records import QUANTITIES, CurvePoint, Outcome, Plan, Row
-from tula_core.tracking.spent import attempt_folder, attempt_seconds
+from tula_core.records.candidate import UNKNOWN
+from tula_core.tracking.spent import attempt_folder, attempt_layout, attempt_seconds, seconds_by_nodes
 from tula_core.training.eta import seconds_left
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 PointHandler = Callable[[int, Mapping[str, float]], None]
 
+_OF_A_STEP = ("step_time_s", "memory_bytes")
 ENTRY = "tula_core.training.worker:run_in_worker"
 
 
@@ -130,6 +132,12 @@ class _Hearing:
         )
         self.on_point(event["samples"], {metric: event["metric"]})
 
+    def _on_evaluation_reduced(self, event: Mapping[str, Any]) -> None:
+        self._say(
+            f"an evaluation batch of {event['asked']} did not fit in memory: {event['batch']} is used from now on",
+            level="warning",
+        )
+
     def _on_diverged(self, event: Mapping[str, Any]) -> None:
         self.reductions += 1
         self.peak_learning_rate = event["new_learning_rate"]
@@ -158,7 +166,8 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
     other error, after the workers have written a checkpoint.
     """
     hearing = _Hearing(attempt, listener, on_point)
-    earlier_s = sum(attempt_seconds(attempt_folder(attempt.folder, number)) for number in range(1, attempt.number))
+    nodes = attempt.row.candidate.nodes
+    by_nodes = seconds_by_nodes(attempt.folder, attempt.number - 1, nodes)
     error: BaseException | None = None
     result: LaunchResult | None = None
     try:
@@ -175,10 +184,11 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
         error.__cause__ = fault
     if error is None:
         hearing.end()
-    seconds = earlier_s + (result.seconds if result is not None else attempt_seconds(attempt.task_folder))
+    own_s = attempt_seconds(attempt.task_folder) if result is None else result.seconds
+    by_nodes[nodes] = by_nodes.get(nodes, 0.0) + own_s
     status: Status = "FINISHED" if error is None else _status(error, result)
     final = result.result if result is not None and result.result is not None else {}
-    return _outcome(hearing, status, error, final, seconds), error
+    return _outcome(hearing, status, error, final, by_nodes), error
 
 
 def _status(error: BaseException, result: LaunchResult | None) -> Status:
@@ -201,6 +211,7 @@ def _task(attempt: Attempt) -> WorkerTask:
             "checkpoint": str(attempt.folder / "checkpoint.pt"),
             "resume": attempt.resume,
             "train_samples": int(attempt.plan.facts["train_samples"]),
+            "sample_shape": attempt.plan.facts.get("sample_shape"),
         },
         folder=attempt.task_folder,
         nodes=candidate.nodes,
@@ -210,12 +221,18 @@ def _task(attempt: Attempt) -> WorkerTask:
 
 
 def _outcome(
-    hearing: _Hearing, status: Status, error: BaseException | None, final: Mapping[str, Any], seconds: float
+    hearing: _Hearing,
+    status: Status,
+    error: BaseException | None,
+    final: Mapping[str, Any],
+    by_nodes: Mapping[int, float],
 ) -> Outcome:
     attempt, plan = hearing.attempt, hearing.attempt.plan
     candidate = attempt.row.candidate
     curve = tuple(CurvePoint(**point) for point in hearing.curve)
-    forecast = {name: attempt.row[name] for name in QUANTITIES}
+    # Of a run that went on at another row no row forecast the whole.
+    known = _OF_A_STEP if _changed_layout(attempt) else QUANTITIES
+    forecast = {name: attempt.row[name] if name in known else UNKNOWN for name in QUANTITIES}
     reached = bool(final.get("target_reached")) if status == "FINISHED" else False
     return Outcome(
         schema_version=Outcome.SCHEMA_VERSION,
@@ -239,25 +256,31 @@ def _outcome(
         predicted={name: interval.value for name, interval in forecast.items()},
         predicted_low={name: interval.low for name, interval in forecast.items()},
         predicted_high={name: interval.high for name, interval in forecast.items()},
-        actual=_actual(hearing, final, seconds),
+        actual=_actual(hearing, final, by_nodes),
         curve=curve,
         run_folder=str(attempt.folder),
         finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
 
 
-def _actual(hearing: _Hearing, final: Mapping[str, Any], seconds: float) -> dict[str, float | None]:
-    plan, nodes = hearing.attempt.plan, hearing.attempt.row.candidate.nodes
+def _changed_layout(attempt: Attempt) -> bool:
+    folders = (attempt_folder(attempt.folder, number) for number in range(1, attempt.number + 1))
+    return len({layout for folder in folders if (layout := attempt_layout(folder)) is not None}) > 1
+
+
+def _actual(hearing: _Hearing, final: Mapping[str, Any], by_nodes: Mapping[int, float]) -> dict[str, float | None]:
+    plan = hearing.attempt.plan
+    nodes, seconds = np.array(list(by_nodes)), np.array(list(by_nodes.values()))
     samples = final.get("samples", hearing.samples)
     metric = hearing.curve[-1]["metric"] if hearing.curve else None
     price = hourly_price(plan.job.cluster)
     return {
         "step_time_s": final.get("step_time_s"),
-        "time_to_train_s": seconds,
-        "node_hours": float(node_hours(np.array(nodes), np.array(seconds))),
+        "time_to_train_s": float(seconds.sum()),
+        "node_hours": float(node_hours(nodes, seconds).sum()),
         "cost_usd": None
         if price is None
-        else float(cost_usd(np.array(nodes), np.array(seconds), price, plan.job.cluster.billing_seconds)),
+        else float(cost_usd(nodes, seconds, price, plan.job.cluster.billing_seconds).sum()),
         "energy_j": None,  # no meter is read; a forecast from stated watts has nothing to be held against
         "memory_bytes": final.get("memory_bytes"),
         "epochs": samples / int(plan.facts["train_samples"]),

@@ -29,6 +29,7 @@ from tula_core.seeding import derive_seed, fold
 from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict
 from tula_core.workloads import Workload
 from tula_core.workloads.load import load_workload
+from tula_core.workloads.trial import fixed_randomness, read_batch
 
 _LOCK_WAIT_S = 30.0
 
@@ -65,11 +66,7 @@ class Run:
         self.job = Job.from_mapping(payload["job"])
         self.workload: Workload = load_workload(self.job)
         self.samples = size_of(self.workload.train_set())
-        if self.samples != payload["train_samples"]:
-            raise InputError(
-                f"plan: it was made for {payload['train_samples']} training samples, now there are {self.samples}. "
-                "Its epochs, steps and cost do not hold: plan again."
-            )
+        _require_same_data(self.workload, self.samples, payload)
         self.layout = Layout(
             processes=context.processes, local_batch=payload["local_batch"], accumulation=payload["accumulation"]
         )
@@ -203,6 +200,9 @@ class Run:
 
     def _evaluate(self) -> None:
         result = evaluate(self.trainee, self.eval_batch)
+        if result.batch < self.eval_batch:
+            self.context.emit("evaluation_reduced", asked=self.eval_batch, batch=result.batch)
+            self.eval_batch = result.batch
         point = CurvePoint(
             samples=self.progress.samples,
             epochs=self.progress.samples / self.samples,
@@ -252,11 +252,30 @@ class Run:
         self.guard.saved(time.perf_counter() - began)
 
 
+def _require_same_data(workload: Workload, samples: int, payload: dict[str, Any]) -> None:
+    """Refuse data of another size or shape than planned for: the forecast would be held against something else."""
+    if samples != payload["train_samples"]:
+        raise InputError(
+            f"plan: it was made for {payload['train_samples']} training samples, now there are {samples}. "
+            "Its epochs, steps and cost do not hold: plan again."
+        )
+    planned = payload.get("sample_shape")
+    if planned is None:
+        return
+    with fixed_randomness():
+        inputs, _ = read_batch(workload, workload.train_set(), [0], "train_data")
+    if list(inputs.shape[1:]) != list(planned):
+        raise InputError(
+            f"plan: it was made for samples of shape {tuple(planned)}, now they are {tuple(inputs.shape[1:])}. "
+            "Its times, memory and cost do not hold: plan again."
+        )
+
+
 def run_in_worker(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:
     """Entry of the train task.
 
     ``payload``: ``job`` (resolved), ``local_batch``, ``accumulation``, ``mitigation``, ``checkpoint``
-    (path), ``resume``, ``train_samples`` (of the plan).
+    (path), ``resume``, ``train_samples`` and ``sample_shape`` (of the plan; the shape may be None).
     """
     with _sole_writer(context, Path(payload["checkpoint"])):
         run = Run(context, payload)
