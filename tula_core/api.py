@@ -145,7 +145,7 @@ def train(
 
 def _warn_of_another_machine(plan: Plan, listener: Listener) -> None:
     """Say where a plan for processors was measured on others; another kind of device is found once training begins."""
-    from tula_core.profiling.hardware import available_cores, processor_name
+    from tula_core.engine.hardware import available_cores, processor_name
 
     planned, here = plan.hardware, (processor_name(), available_cores())
     if planned.get("device") == "cpu" and (planned["device_name"], planned["cores"]) != here:
