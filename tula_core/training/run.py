@@ -17,7 +17,8 @@ from tula_core.models.cost import cost_usd, hourly_price, node_hours
 from tula_core.progress import Event, Listener
 from tula_core.records import QUANTITIES, CurvePoint, Outcome, Plan, Row
 from tula_core.tracking.spent import attempt_folder, attempt_seconds
-from tula_core.training.eta import seconds_left
+from tula_core.training.drift import DriftAlarm
+from tula_core.training.eta import Remaining
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 PointHandler = Callable[[int, Mapping[str, float]], None]
@@ -68,7 +69,13 @@ class _Hearing:
     reductions: int = 0
     samples: int = 0
     steps: int = 0
-    started_samples: int | None = None
+    remaining: Remaining = field(init=False)
+    drift: DriftAlarm = field(init=False)
+    seconds_left: float | None = None
+
+    def __post_init__(self) -> None:
+        self.remaining = Remaining(self.total_samples, int(self.attempt.plan.facts["train_samples"]))
+        self.drift = DriftAlarm(self.attempt.row["step_time_s"])
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         handler = getattr(self, f"_on_{event['kind']}", None)
@@ -105,18 +112,15 @@ class _Hearing:
 
     def _on_progress(self, event: Mapping[str, Any]) -> None:
         self.samples, self.steps = event["samples"], event["steps"]
-        if self.started_samples is None:
-            self.started_samples = self.samples
-        left_s = seconds_left(
-            self.samples - self.started_samples, self.total_samples - self.samples, event["images_per_s"]
-        )
+        self.seconds_left = self.remaining.after(self.samples, event["images_per_s"])
+        self.drift.step(self.attempt.row.candidate.global_batch / max(event["images_per_s"], 1e-9))
         data = {name: event[name] for name in ("loss", "learning_rate", "images_per_s", "epoch")}
         if self.curve:
             data["metric"] = self.curve[-1]["metric"]
         self._say(
             f"epoch {event['epoch']:.2f}, loss {event['loss']:.4f}",
             fraction=min(1.0, self.samples / self.total_samples),
-            data={**data, "seconds_left": left_s},
+            data={**data, "seconds_left": self.seconds_left},
         )
         self.on_point(self.samples, {name: data[name] for name in ("loss", "learning_rate", "images_per_s")})
 
@@ -129,6 +133,9 @@ class _Hearing:
             data={"metric": event["metric"]},
         )
         self.on_point(event["samples"], {metric: event["metric"]})
+        self.remaining.evaluated(event["seconds"])
+        if (slow := self.drift.end_epoch(event["epochs"], self.seconds_left)) is not None:
+            self._say(slow, level="warning")
 
     def _on_diverged(self, event: Mapping[str, Any]) -> None:
         self.reductions += 1
