@@ -82,7 +82,9 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
             samples += 50
             events.append(progress(samples, 16 / step_s, epoch))
         figures = dict.fromkeys(("learning_rate", "train_loss", "metric", "elapsed_s"), 0.5)
-        events.append({"kind": "evaluation", "seconds": 1.0, "samples": samples, "epochs": epoch, "steps": 1, **figures})
+        events.append(
+            {"kind": "evaluation", "seconds": 1.0, "samples": samples, "epochs": epoch, "steps": 1, **figures}
+        )
 
     def launch(task: WorkerTask, on_event: Any) -> LaunchResult:
         for event in events:

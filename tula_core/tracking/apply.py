@@ -259,6 +259,8 @@ def _outcome_tags(outcome: Outcome) -> dict[str, str]:
     tags = {"tula.learning_rate_reductions": str(outcome.learning_rate_reductions)}
     if outcome.failure is not None:
         tags[keys.FAILURE] = outcome.failure
+    if outcome.planned_hardware is not None:
+        tags[keys.PLANNED_HARDWARE] = outcome.planned_hardware
     if outcome.target_reached is not None:
         tags[keys.TARGET_REACHED] = str(outcome.target_reached).lower()
     return tags

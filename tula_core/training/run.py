@@ -72,6 +72,7 @@ class _Hearing:
     remaining: Remaining = field(init=False)
     drift: DriftAlarm = field(init=False)
     seconds_left: float | None = None
+    hardware: str | None = None  # where the workers are, None before they have begun
 
     def __post_init__(self) -> None:
         self.remaining = Remaining(self.total_samples, int(self.attempt.plan.facts["train_samples"]))
@@ -86,6 +87,11 @@ class _Hearing:
     def total_samples(self) -> int:
         return self.attempt.plan.job.recipe.epochs * int(self.attempt.plan.facts["train_samples"])
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the run is on other hardware than the plan's."""
+        return self.hardware not in (None, str(self.attempt.plan.hardware["fingerprint"]))
+
     def _on_resumed(self, event: Mapping[str, Any]) -> None:
         self.curve = list(event["curve"])
         self.samples, self.steps, self.reductions = event["samples"], event["steps"], event["reductions"]
@@ -94,6 +100,13 @@ class _Hearing:
     def _on_ready(self, event: Mapping[str, Any]) -> None:
         recipe, batch = self.attempt.plan.job.recipe, self.attempt.row.candidate.global_batch
         self.peak_learning_rate = event["peak_learning_rate"]
+        self.hardware = event.get("hardware")
+        if self.elsewhere:
+            self._say(
+                "this is other hardware than the plan's: what the run takes is recorded for this hardware, and nothing "
+                "is learnt from it about the forecast of time and memory",
+                level="info",
+            )
         planned = self.attempt.plan.hardware.get("device", event["device"])
         if planned != event["device"]:
             self._say(
@@ -230,7 +243,7 @@ def _outcome(
         job_hash=plan.job.digest,
         job_name=plan.job.title,
         workload=str(plan.facts.get("workload", plan.job.title)),
-        hardware=str(plan.hardware["fingerprint"]),
+        hardware=hearing.hardware or str(plan.hardware["fingerprint"]),
         predictor=plan.predictor,
         attempt=attempt.number,
         status=status,
@@ -250,6 +263,7 @@ def _outcome(
         curve=curve,
         run_folder=str(attempt.folder),
         finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        planned_hardware=str(plan.hardware["fingerprint"]) if hearing.elsewhere else None,
     )
 
 

@@ -19,6 +19,7 @@ from tula_core.engine.batches import BatchStream, Layout, Step, size_of
 from tula_core.engine.checkpoint import load_checkpoint, save_checkpoint
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
+from tula_core.engine.hardware import inspect_hardware
 from tula_core.engine.loop import run_step
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
 from tula_core.errors import DivergedError, InputError, RunError, StoppedError
@@ -104,6 +105,7 @@ class Run:
             warmup_samples=self.rate.warmup_samples,
             steps_per_epoch=self.stream.steps_per_epoch,
             device=self.context.device.type,
+            hardware=inspect_hardware(self.job.cluster).fingerprint,
         )
 
     def go(self) -> dict[str, Any]:
