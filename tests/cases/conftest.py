@@ -11,8 +11,16 @@ from mlflow_server import Server
 
 from tula_core.tracking import store
 
-FOLDERS = (Path(__file__).parent, Path(__file__).parents[1] / "tracking")
-"""Where helper modules are: this folder's, and the small plans and outcomes of tracking's tests."""
+TESTS = Path(__file__).parents[1]
+HELPERS = (Path(__file__).parent, TESTS, *(TESTS / name for name in ("tracking", "search", "flows", "training")))
+"""Where helper modules are, the small plans, outcomes and predictors of other tests among them."""
+
+
+@pytest.fixture(autouse=True)
+def helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tests, and the processes they start, import the helper modules."""
+    for path in HELPERS:
+        monkeypatch.syspath_prepend(str(path))
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +38,6 @@ def home(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> 
     folder.mkdir()
     shutil.copy(empty_store, folder / "mlflow.db")
     monkeypatch.setenv("TULA_HOME", str(folder))
-    for path in FOLDERS:
-        monkeypatch.syspath_prepend(str(path))
     return folder
 
 
