@@ -62,8 +62,9 @@ def evaluate(trainee: Trainee, batch: int, *, limit: int | None = None, seed: in
     on with half the batch: sums do not depend on it, and what was trained must not be lost to an evaluation. Every
     module's train or eval flag and every random state is as before when this returns.
     """
-    started = time.perf_counter()
     context, workload = trainee.context, trainee.workload
+    context.synchronise()  # what the device still has to do of training is not evaluation
+    started = time.perf_counter()
     samples = size_of(workload.eval_set())
     chosen = np.arange(samples)
     if limit is not None and limit < samples:

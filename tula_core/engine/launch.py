@@ -207,9 +207,12 @@ def _stop(processes: list[subprocess.Popen[bytes]], grace_s: float, events: _Eve
 
 def _kill(processes: list[subprocess.Popen[bytes]]) -> None:
     for process in processes:
-        if process.poll() is None:
-            # The worker leads its own session, so this reaches its loader workers too.
-            os.killpg(process.pid, signal.SIGKILL)
+        code = process.poll()
+        if code is None or code < 0:
+            # The worker leads its own session, so this reaches its loader workers and whatever else it started, also
+            # where a signal ended it before it could do so itself.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 

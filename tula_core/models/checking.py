@@ -10,6 +10,7 @@ from tula_core.errors import InputError
 from tula_core.records.profile import Profile
 
 _REMEDY = "Measure again (tula profile --reprofile) or remove that entry"
+_MOST, _LEAST = 1e18, 1e-12  # what is beyond is no measurement, and would overflow in a model
 _SHAPE = ("nodes", "processes_per_node")
 
 _POSITIVE = {
@@ -100,8 +101,9 @@ def _check_all(group: str, rows: Iterable[Any], names: tuple[str, ...], **limits
 
 
 def _check(field: str, value: Any, *, low: float = -math.inf, high: float = math.inf, open_end: bool = False) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if number and low <= value <= high and not (open_end and value == low):
+    # The bound also keeps whole numbers that no float can hold away from arithmetic; NaN is within nothing.
+    number = isinstance(value, int | float) and not isinstance(value, bool) and -_MOST <= value <= _MOST
+    if number and low <= value <= high and not (open_end and value < low + _LEAST):
         return
     above = "" if low == -math.inf else (f" above {low:g}" if open_end else f" of at least {low:g}")
     below = "" if high == math.inf else f" and at most {high:g}"

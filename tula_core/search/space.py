@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -132,11 +133,14 @@ def _reference_shape(batch: int, cap: int | None) -> tuple[int, int, int, int]:
     parts = 1
     if cap is not None and batch > cap:
         doublings = [2**power for power in range(batch.bit_length()) if batch % 2**power == 0]
-        fitting = (
-            count for count in [*doublings, *range(1, batch + 1)] if batch % count == 0 and batch // count <= cap
-        )
-        parts = next(fitting)
+        parts = next(count for count in [*doublings, *_divisors(batch)] if batch // count <= cap)
     return (1, 1, batch // parts, parts)
+
+
+def _divisors(number: int) -> list[int]:
+    """Return the divisors in rising order, in as many tries as the square root: a batch may be a prime near 10^12."""
+    low = [count for count in range(1, math.isqrt(number) + 1) if number % count == 0]
+    return low + [number // count for count in reversed(low) if number // count > low[-1]]
 
 
 def _counts(most: int) -> list[int]:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import optuna
 from optuna.samplers import BruteForceSampler, NSGAIISampler
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from tula_core.progress import Event, Listener
 from tula_core.records import Candidate
 from tula_core.search.constraints import LIMIT_KEYS, Judged
+from tula_core.search.journal import replace_study
 from tula_core.search.space import Key, key
 
 SMALL_GRID = 512
@@ -98,14 +97,9 @@ def write_journal(study: optuna.Study, path: Path, listener: Listener) -> None:
         The journal, or a folder in which it is called ``search.journal``.
     """
     try:
-        file = path / JOURNAL_NAME if path.is_dir() else path
-        file.parent.mkdir(parents=True, exist_ok=True)
         with _quiet():
-            storage = JournalStorage(JournalFileBackend(str(file)))
-            with contextlib.suppress(KeyError):
-                optuna.delete_study(study_name=study.study_name, storage=storage)
-            optuna.copy_study(from_study_name=study.study_name, from_storage=study._storage, to_storage=storage)
-    except (OSError, ValueError) as error:
+            replace_study(study, path / JOURNAL_NAME if path.is_dir() else path)
+    except (OSError, ValueError, optuna.exceptions.OptunaError) as error:
         message = f"The search could not be recorded in {str(path)!r} ({error}); the plan is complete without it."
         listener(Event(stage="search", message=message, level="warning"))
 
