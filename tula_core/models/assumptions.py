@@ -66,7 +66,17 @@ def _of_memory(memory: MemoryModel | None) -> Iterator[str]:
     elif not memory.extrapolates():
         yield (
             "memory readings do not grow with the local batch: nothing is extrapolated beyond the largest measured, "
-            f"{memory.largest_measured}"
+            f"{memory.largest_measured}, and little can be said of it"
+        )
+    elif len(set(memory.readings.batches.tolist())) == 1:
+        yield (
+            f"memory was read at one local batch, {memory.largest_measured}: elsewhere it lies between what "
+            "parameters, gradients and optimizer state need and what would grow in proportion"
+        )
+    if memory is not None and memory.content.depends:
+        yield (
+            f"memory depends on what is in the samples: its upper end is that of the worst batch expected from those "
+            f"tried, of which the fullest needs {memory.content.worst:.3g} times the mean"
         )
 
 

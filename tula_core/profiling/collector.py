@@ -8,12 +8,15 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
+from tula_core.models.memory import ContentMargin
 from tula_core.profiling.worlds import World
 from tula_core.progress import Event, Listener
 from tula_core.records import (
     CommunicationTiming,
+    ContentMemory,
     EvaluationTiming,
     GradientNoise,
+    HostMemory,
     MemoryUse,
     Pilot,
     StartUp,
@@ -40,6 +43,8 @@ class Collector:
         self.pilots: dict[tuple[World, int], Pilot] = {}
         self.noise: GradientNoise | None = None
         self.checkpoint_s: float | None = None
+        self.content: ContentMemory | None = None
+        self.host: HostMemory | None = None
         self.warnings: list[str] = []
         self._listener = listener
         self._budget_s = budget_s
@@ -101,6 +106,19 @@ class Collector:
     def _on_memory(self, data: Mapping[str, Any]) -> None:
         use = _record(MemoryUse, self._shape() | dict(data) | {"outcome": "ok"})
         self.memory[self.world, use.local_batch] = use
+
+    def _on_content(self, data: Mapping[str, Any]) -> None:
+        self.content = _record(ContentMemory, data)
+        margin = ContentMargin.of(self.content)
+        if margin.depends:
+            self.warn(
+                f"memory depends on what is in the samples: of {self.content.samples} tried the fullest needs "
+                f"{margin.worst:.3g} times the mean. The upper end of memory counts with such samples, and rarer ones "
+                "may need more"
+            )
+
+    def _on_host(self, data: Mapping[str, Any]) -> None:
+        self.host = _record(HostMemory, data)
 
     def _on_step(self, data: Mapping[str, Any]) -> None:
         timing = _record(StepTiming, data)

@@ -102,6 +102,8 @@ def measure(
             stopped_because=budget if probe.unsettled else "all configurations are measured",
         ),
         warnings=tuple(collector.warnings),
+        content=collector.content,
+        host=collector.host,
     )
 
 

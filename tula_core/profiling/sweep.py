@@ -12,8 +12,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tula_core.engine.checkpoint import save_checkpoint
-from tula_core.engine.peak_memory import peak_bytes, reset_peak
 from tula_core.profiling.communication import message_sizes, time_all_reduce
+from tula_core.profiling.memory import MemoryPhases, sample_content
 from tula_core.profiling.pilot import Pilots
 from tula_core.profiling.rig import Rig, StepFeed
 from tula_core.profiling.statistics import drift, forecast_peak
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FIRST_LOOK_SHARE = 0.4  # of the time may go into the ascending pass
 PILOT_SHARE = 0.47  # of the time is kept for pilots, where the world has any
 _SIDE_SHARE = 0.06  # for the evaluation, and for the all-reduces
+_CONTENT_SHARE = 0.02  # for what single samples need
 EVALUATION_SAMPLES = 2000
 _FEWEST_ROUNDS, _MOST_ROUNDS = 2, 5
 _MOST_STEPS, _FEWEST_STEPS = 30, 3
@@ -58,15 +59,16 @@ class Sweep:
                 break
             rig.context.emit("trying", local_batch=size)
             run = SizeRun(local_batch=size, feed=feed, order=len(self.runs))
-            reset_peak(rig.context.device)
-            first_look(rig, run)
+            phases = MemoryPhases(rig)
+            first_look(rig, run, phases.end_first_step)
+            phases.end_training()
             batch = rig.one_evaluation_batch(size)
             _, samples, seconds = rig.evaluate_part(rig.trainee, size, batch)
             self.eval_sample_s = seconds / max(samples, 1)
-            peak = int(rig.context.all_reduce_max([float(peak_bytes(rig.context.device))])[0])
-            self.peaks.append((size, peak))
+            peaks = phases.peaks(size)
+            self.peaks.append((size, max(peaks["peak_bytes"], peaks["first_peak_bytes"])))
             self.runs.append(run)
-            rig.context.emit("memory", local_batch=size, peak_bytes=peak)
+            rig.context.emit("memory", local_batch=size, **peaks)
             self._report(run)
         rig.context.emit("trying", local_batch=None)
 
@@ -99,6 +101,9 @@ class Sweep:
         rig.context.emit("checkpoint", seconds=time.perf_counter() - began)
         if rig.context.rank == 0:
             path.unlink(missing_ok=True)
+        content = sample_content(rig, _CONTENT_SHARE * self.begun_s) if rig.context.processes == 1 else None
+        if content is not None:
+            rig.context.emit("content", **asdict(content))
         if rig.context.processes > 1:
             for size in message_sizes(self.payload["gradient_bytes"]):
                 if rig.left_s() > share:
