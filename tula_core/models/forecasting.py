@@ -15,6 +15,7 @@ from tula_core.models.energy import energy_j
 from tula_core.models.inference.fitting import Z90, standard_draws
 from tula_core.models.learning.fit import DRAWS, Learning, LearningModel
 from tula_core.models.memory import MemoryModel
+from tula_core.models.precision_step import PrecisionStep
 from tula_core.models.step.fit import StepTimeModel
 from tula_core.models.step.time import Shapes
 from tula_core.models.totals import Overheads, steps_per_epoch, tail_shapes, time_to_train_s
@@ -65,7 +66,7 @@ class Models:
 
     job: Job
     facts: WorkloadFacts
-    step: StepTimeModel
+    step: StepTimeModel | PrecisionStep
     memory: MemoryModel | None
     learning: LearningModel | None
     overheads: Overheads
