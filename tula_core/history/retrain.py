@@ -193,6 +193,8 @@ def _count(evidence: Evidence) -> str:
     parts = [f"{evidence.outcomes} finished outcomes of {len(evidence.jobs)} workloads"]
     if evidence.failed:
         parts.append(f"{evidence.failed} failed or killed that give no ratio")
+    if evidence.apart:
+        parts.append(f"{evidence.apart} in another precision than their recipe's")
     if evidence.unattributed:
         parts.append(f"{evidence.unattributed} by predictor versions that cannot be found")
     return ", ".join(parts)

@@ -58,6 +58,7 @@ class Outcome:
     curve: tuple[CurvePoint, ...]
     run_folder: str
     finished_at: str  # ISO 8601, UTC
+    precision: str | None = None  # where it was another than the recipe's
 
     def error_pct(self, quantity: str) -> float | None:
         """Return 100 (predicted - actual) / actual.
