@@ -19,6 +19,7 @@ from tula_core.records import (
     HostMemory,
     MemoryUse,
     Pilot,
+    PrecisionTiming,
     StartUp,
     StepTiming,
 )
@@ -43,6 +44,7 @@ class Collector:
         self.pilots: dict[tuple[World, int], Pilot] = {}
         self.noise: GradientNoise | None = None
         self.checkpoint_s: float | None = None
+        self.precisions: dict[tuple[str, int], PrecisionTiming] = {}
         self.content: ContentMemory | None = None
         self.host: HostMemory | None = None
         self.warnings: list[str] = []
@@ -119,6 +121,17 @@ class Collector:
 
     def _on_host(self, data: Mapping[str, Any]) -> None:
         self.host = _record(HostMemory, data)
+
+    def _on_precision(self, data: Mapping[str, Any]) -> None:
+        timing = _record(PrecisionTiming, data)
+        self.precisions[timing.precision, timing.local_batch] = timing
+        if timing.compute_s is None or timing.reference_compute_s is None:
+            self.warn(f"training in {timing.precision} failed and is left out: {timing.failure}")
+            return
+        self.say(
+            f"{timing.precision}, local batch {timing.local_batch}: forward and backward pass in "
+            f"{timing.compute_s / timing.reference_compute_s:.2f} times the recipe's seconds"
+        )
 
     def _on_step(self, data: Mapping[str, Any]) -> None:
         timing = _record(StepTiming, data)

@@ -102,6 +102,7 @@ def measure(
             stopped_because=budget if probe.unsettled else "all configurations are measured",
         ),
         warnings=tuple(collector.warnings),
+        precisions=tuple(collector.precisions.values()),
         content=collector.content,
         host=collector.host,
     )
@@ -161,6 +162,7 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
             "gradient_bytes": probe.facts.gradient_bytes,
             "pilots": _pilots(probe, world),
             "noise": world == probe.pilot_world,
+            "precisions": list(probe.job.other_precisions) if world == ONE else [],
             "seconds": probe.left_for(world),
             "launched_at_s": time.time(),
             **timing,

@@ -15,6 +15,7 @@ from tula_core.engine.checkpoint import save_checkpoint
 from tula_core.profiling.communication import message_sizes, time_all_reduce
 from tula_core.profiling.memory import MemoryPhases, sample_content
 from tula_core.profiling.pilot import Pilots
+from tula_core.profiling.precision import measure_precisions
 from tula_core.profiling.rig import Rig, StepFeed
 from tula_core.profiling.statistics import drift, forecast_peak
 from tula_core.profiling.timing import CLOCKED_STEPS, SizeRun, first_look, timed_block
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 FIRST_LOOK_SHARE = 0.4  # of the time may go into the ascending pass
 PILOT_SHARE = 0.47  # of the time is kept for pilots, where the world has any
 _SIDE_SHARE = 0.06  # for the evaluation, and for the all-reduces
+_PRECISION_SHARE = 0.12  # of what then remains, for each of up to two other precisions
 _CONTENT_SHARE = 0.02  # for what single samples need
 EVALUATION_SAMPLES = 2000
 _FEWEST_ROUNDS, _MOST_ROUNDS = 2, 5
@@ -156,7 +158,8 @@ def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[st
     """Entry of the measuring worker.
 
     ``payload``: ``job`` (resolved), ``sizes`` (local batches, ascending), ``middle`` (the reference's local batch),
-    ``gradient_bytes``, ``pilots`` (global batches), ``noise`` (whether the last pilot measures it), and those of `Rig`.
+    ``gradient_bytes``, ``pilots`` (global batches), ``noise`` (whether the last pilot measures it), ``precisions``
+    (others than the recipe's, for one process), and those of `Rig`.
     """
     rig = Rig(context, payload)
     context.emit("ready", seconds=rig.left_s())
@@ -165,6 +168,9 @@ def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[st
     if not sweep.runs:
         return {"settled": True, "limited_by": "data"}
     sweep.side_measurements()
+    precisions = payload.get("precisions", [])
+    precision_s = _PRECISION_SHARE * min(len(precisions), 2) * rig.left_s()
+    measure_precisions(rig, sweep.runs, dict(sweep.peaks), precisions, precision_s)
     left = rig.left_s() - _TEARDOWN_S
     pilots = Pilots(
         rig,
