@@ -35,6 +35,8 @@ class MemoryPhases:
         self._rig = rig
         self._first = self._train = 0
         self._begin()
+        # Only now, without what loading the data left behind, is it what every later reading holds.
+        self._base = held_bytes(rig.context.device)
 
     def end_first_step(self) -> None:
         """Take the first step's peak and begin with the steady ones."""
@@ -52,7 +54,7 @@ class MemoryPhases:
         """End with the evaluation and return the peaks of the fullest process, as `MemoryUse` names them."""
         context = self._rig.context
         evaluated = -(-self._rig.one_evaluation_batch(local_batch) // context.processes)
-        own = [self._rig.base_bytes, self._first, self._train, peak_bytes(context.device)]
+        own = [self._base, self._first, self._train, peak_bytes(context.device)]
         base, first, train, test = (int(value) for value in context.all_reduce_max([float(value) for value in own]))
         return {
             "peak_bytes": max(train, test),
@@ -66,6 +68,13 @@ class MemoryPhases:
     def _begin(self) -> None:
         release_unused(self._rig.context.device)
         reset_peak(self._rig.context.device)
+
+
+def held_bytes(device: torch.device) -> int:
+    """Return the memory that this process holds now."""
+    if device.type == "cuda":
+        return int(torch.cuda.memory_reserved(device))
+    return int(psutil.Process().memory_info().rss)
 
 
 def host_memory(rig: Rig) -> HostMemory:
@@ -89,7 +98,8 @@ def sample_content(rig: Rig, seconds: float) -> ContentMemory | None:
     until = time.monotonic() + seconds
     order = np.random.default_rng(derive_seed(rig.job.seed, "content")).permutation(rig.samples)[:MOST_SAMPLED]
     source = BatchSource(rig.workload.train_set(), rig.workload.collate)
-    stream, found = derive_seed(rig.job.seed, "content transform"), []
+    stream = derive_seed(rig.job.seed, "content transform")
+    found: list[float] = []
     with preserved_random_states():
         for index in order.tolist():
             if time.monotonic() > until and len(found) >= _FEWEST_SAMPLED:

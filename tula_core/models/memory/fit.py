@@ -19,6 +19,7 @@ __all__ = ["MARGIN_SD", "MemoryModel", "affine_bytes", "fit_memory"]
 
 Array = NDArray[np.float64]
 
+_RETAINED = 0.7  # of what training steps freed, at most: an allocator's fragments on a CPU machine
 _MOST_FLOOR = 0.98  # of the lowest reading: what must be there cannot be more than what was seen
 
 
@@ -98,7 +99,15 @@ class MemoryModel:
         alone = np.zeros_like(batch)
         value, sd = self.evaluation.predict(batch, alone, self.growth, self.growth_sd)
         most = self.evaluation.most_bytes(batch, alone) * max(self.growth + 2 * self.growth_sd, 1.0)
-        return value, *_around(value, sd, self.evaluation.readings.floor_bytes, most)
+        low, high = _around(value, sd, self.evaluation.readings.floor_bytes, most)
+        return value, low, high + self._retained(local_batch)
+
+    def _retained(self, local_batch: Array) -> Array:
+        """Return what an allocator may keep of larger training steps than were read while it evaluates."""
+        if self.training is None:
+            return np.zeros_like(local_batch)
+        beyond = np.maximum(local_batch - self.largest_measured, 0.0)
+        return np.asarray(_RETAINED * self.growth * self.training.growth_bytes(beyond))
 
 
 def fit_memory(

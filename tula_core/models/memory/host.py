@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +68,15 @@ class HostRoom:
         own = (process_bytes or 0.0) if self.on_cpu else 0.0
         local, count = np.array([float(candidate.local_batch)]), np.array([float(candidate.processes_per_node)])
         return float(self.model.upper_bytes(local, count, own)[0])
+
+    def assumptions(self, local_batch: int) -> Iterator[str]:
+        """Yield what loader workers are expected to hold at ``local_batch``; nothing without workers."""
+        if self.model.workers:
+            held = float(self.model.loader_bytes(np.array([float(local_batch)]))[0])
+            yield (
+                f"the {self.model.workers} loader workers of each process are expected to hold {held / 2**30:.2g} GiB "
+                f"of host memory at a local batch of {local_batch}, in proportion to it"
+            )
 
     def crowded(self, candidate: Candidate, process_bytes: float | None) -> str | None:
         """Return why a candidate's loader does not fit its host, None where it does or there are no loader workers.
