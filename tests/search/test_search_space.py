@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -127,3 +129,11 @@ def test_each_precision_has_its_own_largest_batch():
     found = candidates(profile(2000), asked, Halving(), ())
     assert max(c.local_batch for c in found if c.precision is None) == 64
     assert max(c.local_batch for c in found if c.precision == "bf16") == 128
+
+
+def test_batch_norm_networks_are_not_planned_at_one_sample_per_process():
+    asked = job({"batch_size": 4}, cluster={"processes_per_node": 4})
+    plain = profile(2000)
+    normed = replace(plain, facts=replace(plain.facts, has_batch_norm=True))
+    assert min(c.local_batch for c in candidates(plain, asked, FakePredictor(), ())) == 1
+    assert min(c.local_batch for c in candidates(normed, asked, FakePredictor(), ())) == 2

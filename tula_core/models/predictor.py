@@ -224,7 +224,11 @@ def fit(profile: Profile, job: Job, corrections: Corrections = BUILTIN) -> Predi
     precisions = fit_precisions(profile, job, step, memory, state)
     loader = fit_host_memory(profile.host, facts, job.recipe, device=device)
     host = HostRoom(model=loader, memory_bytes=profile.hardware.memory_bytes, on_cpu=device == "cpu")
-    said = (*assumptions(profile, job, links, memory, models.curve), *precisions.assumptions())
+    said = (
+        *assumptions(profile, job, links, memory, models.curve),
+        *host.assumptions(job.recipe.batch_size),
+        *precisions.assumptions(),
+    )
     return Predictor(models, said, precisions, host)
 
 

@@ -75,10 +75,12 @@ def _shapes(profile: Profile, job: Job, cap: Callable[[int, int], int | None]) -
         low=max(1, batch // SMALLEST_SHARE),
         high=min(LARGEST_MULTIPLE * batch, profile.facts.train_samples),
     )
+    # Batch norm over one sample learns that sample's own statistics, where it can be computed at all.
+    least = 2 if profile.facts.has_batch_norm else 1
     found = {_reference_shape(batch, cap(1, 1))}
     for nodes, processes in layouts(job.cluster):
         shapes = batches(nodes * processes, wanted, cap(nodes, processes))
-        found |= {(nodes, processes, local, accumulation) for local, accumulation in shapes}
+        found |= {(nodes, processes, local, accumulation) for local, accumulation in shapes if local >= least}
     return found | {
         (s.nodes, s.processes_per_node, s.local_batch, s.accumulation)
         for s in profile.steps
