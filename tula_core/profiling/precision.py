@@ -20,10 +20,12 @@ from tula_core.profiling.timing import SizeRun
 from tula_core.records import PrecisionTiming
 
 MOST_SIZES = 3  # the smallest, the largest, and one between: enough for a saturating ratio
-_ROUNDS = 4
-_MOST_STEPS = 8  # of a round
+_FEWEST_ROUNDS, _MOST_ROUNDS = 3, 12
+_TURN_STEPS = 3  # of each precision in a round, after one that warms what the other has cooled
 _SLOWER = 3.0  # another precision is planned to take so many times as long, as on CPUs that emulate it
 _LEAST_ERROR = 0.02  # of a ratio in logarithm, however well its rounds agree
+_LEAST_STEPS = 14  # of both together: three each for the peaks, and two rounds of two each
+_FEW_ERROR = 0.25
 _GROWTH = 2.2  # fp32 activations over half ones
 _RATE = 0.0
 
@@ -63,7 +65,9 @@ def measure_precisions(
     for index, precision in enumerate(precisions):
         slice_s = max(0.0, rig.left_s() - until) / (len(precisions) - index)
         stop_at_s = rig.left_s() - slice_s
-        chosen = sizes_to_time(fitting)
+        # Never longer than its time: a large size that cannot be afforded leaves the slope to smaller ones.
+        longest_s = slice_s / (_LEAST_STEPS * (1 + _SLOWER) / 2)
+        chosen = sizes_to_time([run for run in fitting if run.estimate_s <= longest_s])
         for number, run in enumerate(chosen):
             left_s = rig.left_s() - stop_at_s
             if left_s <= 0:
@@ -102,12 +106,13 @@ def _timed(rig: Rig, run: SizeRun, precision: str, seconds: float) -> PrecisionT
     if not math.isfinite(difference):
         return _failed(run, precision, "the loss at the initial weights is not finite")
     peaks = [_peak(rig, trainee, run.feed) for trainee in trainees]
-    steps = int(seconds / (_ROUNDS * (1 + _SLOWER) * max(run.estimate_s, 1e-9)))
+    round_s = (1 + _TURN_STEPS) * (1 + _SLOWER) * run.estimate_s
+    steps = _TURN_STEPS if seconds > _FEWEST_ROUNDS * round_s else 1
     turns = (_Turns(), _Turns())
     began_s = rig.left_s()
-    for number in range(_ROUNDS):
+    for number in range(_MOST_ROUNDS):
         for trainee, turn in zip(trainees, turns, strict=True):
-            _take_turn(trainee, run.feed, turn, max(1, min(_MOST_STEPS, steps)))
+            _take_turn(trainee, run.feed, turn, steps)
         if began_s - rig.left_s() > seconds and number > 0:
             break
     own, changed = turns
@@ -116,10 +121,10 @@ def _timed(rig: Rig, run: SizeRun, precision: str, seconds: float) -> PrecisionT
         precision=precision,  # type: ignore[arg-type]
         local_batch=run.local_batch,
         outcome="ok",
-        # Of the rounds' ratios and not of the sums: a stall in one round counts once.
+        # Of the rounds' ratios and not of the sums: a stall counts in one round alone.
         compute_s=statistics.median(own.compute) * math.exp(statistics.median(ratios)),
         reference_compute_s=statistics.median(own.compute),
-        ratio_error=max(statistics.stdev(ratios) / math.sqrt(len(ratios)), _LEAST_ERROR) if len(ratios) > 1 else 0.25,
+        ratio_error=error_of_median(ratios),
         optimizer_s=statistics.median(changed.optimizer),
         reference_optimizer_s=statistics.median(own.optimizer),
         peak_bytes=peaks[1],
@@ -128,8 +133,20 @@ def _timed(rig: Rig, run: SizeRun, precision: str, seconds: float) -> PrecisionT
     )
 
 
+def error_of_median(values: Sequence[float]) -> float:
+    """Return the standard error of the median of a few values, from their median absolute deviation.
+
+    1.253 x 1.4826 MAD / sqrt(n), of normal values; at least `_LEAST_ERROR`, and `_FEW_ERROR` from under three values.
+    """
+    if len(values) < _FEWEST_ROUNDS:
+        return _FEW_ERROR
+    middle = statistics.median(values)
+    deviation = 1.4826 * statistics.median(abs(value - middle) for value in values)
+    return max(1.253 * deviation / math.sqrt(len(values)), _LEAST_ERROR)
+
+
 def _take_turn(trainee: Trainee, feed: StepFeed, turn: _Turns, steps: int) -> None:
-    run_step(trainee, feed.next(), _RATE)  # warms what the other one has cooled
+    run_step(trainee, feed.next(), _RATE)
     compute, optimizer = [], []
     for _ in range(steps):
         step = feed.next()
