@@ -242,6 +242,7 @@ def _history_cells(outcome: Outcome) -> list[str]:
     named = {name: (outcome.predicted.get(name), outcome.actual.get(name)) for name in ("time_to_train_s", "accuracy")}
     time, accuracy = ([units.text(quantity, value) for value in pair] for quantity, pair in named.items())
     choice = f"{outcome.nodes} x {outcome.processes_per_node}\n{outcome.local_batch} x {outcome.accumulation}"
+    choice += "" if outcome.precision is None else f"\n{outcome.precision}"
     shown = units.NOTHING if error is None else f"{error:+.0f} %"
     head = f"{outcome.job_name}\n{outcome.finished_at[:16].replace('T', ' ')}"
     missed = "\ntarget missed" if outcome.status == "FINISHED" and outcome.target_reached is False else ""
