@@ -1,7 +1,10 @@
 import dataclasses
+import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.factories import make_facts, make_job
 from tula_core.job import Recipe
@@ -127,3 +130,52 @@ def test_without_workers_a_cpu_machines_processes_are_all_there_is():
         HostMemory(process_bytes=None, worker_bytes=None), make_facts(), recipe(loader_workers=0), device="cpu"
     )
     assert float(model.upper_bytes(np.array([512.0]), np.full(1, 4.0), 2.0 * GIB)[0]) == 8 * GIB
+
+
+READINGS = st.lists(
+    st.tuples(
+        st.integers(1, 4096),
+        st.floats(1e7, 1e11),
+        st.floats(0.0, 1.2),
+        st.one_of(st.none(), st.floats(0.1, 3.0)),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(readings=READINGS, batch=st.integers(1, 100_000), parameters=st.integers(0, 10**9), several=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_any_readings_give_a_finite_forecast_inside_its_interval(readings, batch, parameters, several):
+    """Noise, contradiction, one row, a base above the peaks, an evaluation that dwarfs training."""
+    facts = make_facts(parameters=parameters, gradient_bytes=4 * parameters)
+    rows = [
+        MemoryUse(
+            nodes=1,
+            processes_per_node=1 + alone,
+            local_batch=local,
+            peak_bytes=round(peak * max(1.0, test or 0.0)),
+            outcome="ok",
+            base_bytes=round(peak * base) or None,
+            train_peak_bytes=None if test is None else round(peak),
+            eval_peak_bytes=None if test is None else round(peak * test),
+            eval_batch=None if test is None else max(2 * local, 64),
+        )
+        for local, peak, base, test, alone in readings
+    ]
+    model = fit_memory(rows, gradient_bytes=facts.gradient_bytes, state=state_bytes(facts, recipe()), sample_bytes=784)
+    for one in (model, model.in_precision(0.6, 0.12, 1e6)):
+        value, low, high = predict(one, batch, 1 + several)
+        assert all(math.isfinite(number) for number in (value, low, high))
+        assert 0 <= low <= value <= high
+        assert predict(one, 2 * batch, 1 + several)[2] >= 0.99 * high
+
+
+def test_a_network_of_any_size_scales_its_forecast_alike():
+    def model(scale):
+        rows = [reading(b, scale * (GIB + 4 * MIB * b)) for b in (8, 64, 256)]
+        return fit_memory(rows, gradient_bytes=scale * 1e8)
+
+    small, large = predict(model(1), 1024, 2), predict(model(16), 1024, 2)
+    assert large == pytest.approx([16 * part for part in small], rel=1e-6)

@@ -34,14 +34,16 @@ class HostMemoryModel:
     sample_bytes: float
     process_bytes: float  # of the process itself; 0 on a CPU machine, whose processes are forecast apart
 
-    def loader_bytes(self, local_batch: Array) -> Array:
+    def loader_bytes(self, local_batch: Array | float) -> Array:
         """Return what one process's loader holds: workers x (own + prefetched batches x batch x sample), shape (n,).
 
         Every worker keeps up to `PREFETCH` batches ready (torch.utils.data, ``prefetch_factor``).
         """
         return np.asarray(self.workers * (self.worker_bytes + PREFETCH * self.sample_bytes * local_batch))
 
-    def upper_bytes(self, local_batch: Array, processes: Array, process_bytes: Array | float = 0.0) -> Array:
+    def upper_bytes(
+        self, local_batch: Array | float, processes: Array | float, process_bytes: Array | float = 0.0
+    ) -> Array:
         """Return the most that a host's processes are expected to hold together, shape (n,).
 
         Parameters
@@ -66,13 +68,12 @@ class HostRoom:
     def upper_bytes(self, candidate: Candidate, process_bytes: float | None) -> float:
         """Return the most that one host's processes are expected to hold; ``process_bytes`` is one's upper end."""
         own = (process_bytes or 0.0) if self.on_cpu else 0.0
-        local, count = np.array([float(candidate.local_batch)]), np.array([float(candidate.processes_per_node)])
-        return float(self.model.upper_bytes(local, count, own)[0])
+        return float(self.model.upper_bytes(float(candidate.local_batch), float(candidate.processes_per_node), own))
 
     def assumptions(self, local_batch: int) -> Iterator[str]:
         """Yield what loader workers are expected to hold at ``local_batch``; nothing without workers."""
         if self.model.workers:
-            held = float(self.model.loader_bytes(np.array([float(local_batch)]))[0])
+            held = float(self.model.loader_bytes(float(local_batch)))
             yield (
                 f"the {self.model.workers} loader workers of each process are expected to hold {held / 2**30:.2g} GiB "
                 f"of host memory at a local batch of {local_batch}, in proportion to it"
@@ -89,7 +90,7 @@ class HostRoom:
         upper, limit = self.upper_bytes(candidate, process_bytes), HOST_SHARE * self.memory_bytes
         if upper <= limit:
             return None
-        held = candidate.processes_per_node * float(self.model.loader_bytes(np.array([candidate.local_batch]))[0])
+        held = candidate.processes_per_node * float(self.model.loader_bytes(float(candidate.local_batch)))
         return (
             f"{workers} loader workers of each process, with {PREFETCH} batches ready in each, would hold "
             f"{held / 2**30:.3g} GiB of a host: with the processes up to {upper / 2**30:.3g} GiB, above "
