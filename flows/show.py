@@ -107,7 +107,8 @@ def setting(row: Row) -> str:
     spread = f"{_count(c.nodes, 'node')} with {_count(c.processes_per_node, 'process')}"
     batch = f"local batch {c.local_batch}" + (f" accumulated {c.accumulation} times" if c.accumulation > 1 else "")
     with_ = f", with {' and '.join(c.mitigation)}" if c.mitigation else ""
-    return f"{spread}, {batch}: global batch {c.global_batch}{with_}"
+    in_ = "" if c.precision is None else f", in {c.precision}"
+    return f"{spread}, {batch}: global batch {c.global_batch}{with_}{in_}"
 
 
 def _count(count: int, noun: str) -> str:
@@ -127,12 +128,18 @@ def forecast_table(plan: Plan, rows: Iterable[int]) -> Table:
     for index in rows:
         row = plan.table[index]
         c = row.candidate
-        cells = [str(index), f"{c.nodes} x {c.processes_per_node}", f"{c.local_batch} x {c.accumulation}"]
+        cells = [str(index), f"{c.nodes} x {c.processes_per_node}", _batch(row)]
         spans = [units.span(name, row[name], share=is_share(plan)) for name in shown]
         style = "bold green" if index == plan.choice_index else "" if row.feasible else "dim"
         cells += [str(c.global_batch), *(f"{value}\n{between}" for value, between in spans), marks(plan, index)]
         table.add_row(*cells, style=style)
     return table
+
+
+def _batch(row: Row) -> str:
+    """Return local batch and accumulation, on a second line the precision where it is not the recipe's."""
+    c = row.candidate
+    return f"{c.local_batch} x {c.accumulation}" + ("" if c.precision is None else f"\n{c.precision}")
 
 
 def metric_name(plan: Plan) -> str:
@@ -238,6 +245,7 @@ def _history_cells(outcome: Outcome) -> list[str]:
     named = {name: (outcome.predicted.get(name), outcome.actual.get(name)) for name in ("time_to_train_s", "accuracy")}
     time, accuracy = ([units.text(quantity, value) for value in pair] for quantity, pair in named.items())
     choice = f"{outcome.nodes} x {outcome.processes_per_node}\n{outcome.local_batch} x {outcome.accumulation}"
+    choice += "" if outcome.precision is None else f"\n{outcome.precision}"
     shown = units.NOTHING if error is None else f"{error:+.0f} %"
     head = f"{outcome.job_name}\n{outcome.finished_at[:16].replace('T', ' ')}"
     missed = "\ntarget missed" if outcome.status == "FINISHED" and outcome.target_reached is False else ""

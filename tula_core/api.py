@@ -125,7 +125,10 @@ def train(
     """
     from tula_core import tracking
     from tula_core.training.folders import create_run, keep_row, unfinished_run
+    from tula_core.training.room import require_room
 
+    if not resume:
+        require_room(plan, plan.table[_row_number(plan, row)])
     tracking.close_dead_runs()
     newest = resume and job_id is None
     folder = unfinished_run(plan) if newest else create_run(plan, _row_number(plan, row), job_id)

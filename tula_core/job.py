@@ -200,6 +200,7 @@ class Job(Part):
     constraints: Constraints = Constraints()
     probe: Probe = Probe()
     mitigation: str | list[str] = "auto"
+    precisions: list[Precision] | None = Field(None, min_length=1)
     seed: int = Field(0, ge=0, lt=2**31, strict=True)
 
     @field_validator("name")
@@ -247,6 +248,18 @@ class Job(Part):
                     "there. Give its price, or leave one of the two out"
                 )
         return self
+
+    @property
+    def other_precisions(self) -> tuple[Precision, ...]:
+        """The precisions to consider beside the recipe's own, each once."""
+        return tuple(dict.fromkeys(name for name in self.precisions or () if name != self.recipe.precision))
+
+    def in_precision(self, precision: str | None) -> Job:
+        """Return this job with its recipe in another precision; the job itself where that is None."""
+        if precision is None:
+            return self
+        recipe = Recipe(**{**self.recipe.model_dump(exclude_unset=True), "precision": precision})
+        return self.model_copy(update={"recipe": recipe})
 
     @property
     def title(self) -> str:

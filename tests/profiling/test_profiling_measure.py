@@ -184,3 +184,26 @@ def test_a_profile_completes_a_job_of_the_same_workload(two_processes):
     other = Job.from_mapping({"workload": job.workload, "recipe": {"batch_size": 64}})
     with pytest.raises(InputError, match=r"recipe\.batch_size: is 64"):
         complete(other, found)
+
+
+def test_other_precisions_are_timed_in_turns_with_the_recipes(tmp_path):
+    found = measured(tmp_path, "tiny", precisions=["fp32", "bf16", "fp16"], probe={"seconds": 60})
+    check_profile(found)
+    assert {timing.precision for timing in found.precisions} == {"bf16", "fp16"}
+    for timing in found.precisions:
+        assert timing.outcome == "ok", timing.failure
+        assert timing.compute_s > 0 and timing.reference_compute_s > 0
+        assert 0 < timing.ratio_error < 1
+        assert timing.peak_bytes > 0
+        assert timing.loss_difference < 0.1
+    assert found.content is not None and found.content.sd_bytes == 0
+    assert from_json(type(found), to_json(found), source="profile") == found
+
+
+def test_a_precision_that_a_network_cannot_take_says_nothing_of_its_own(tmp_path):
+    found = measured(tmp_path, "only_fp32", precisions=["bf16"], probe={"seconds": 60})
+    [failed] = found.precisions
+    assert (failed.outcome, failed.compute_s) == ("failed", None)
+    assert "sixteen bits" in failed.failure
+    assert all(use.outcome == "ok" for use in found.memory)
+    assert any("bf16 failed" in warning for warning in found.warnings)

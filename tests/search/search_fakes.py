@@ -82,7 +82,9 @@ class FakePredictor:
             for c in candidates
         ]
 
-    def max_local_batch(self, nodes: int, processes_per_node: int, limit_bytes: int, /) -> int | None:
+    def max_local_batch(
+        self, nodes: int, processes_per_node: int, limit_bytes: int, precision: str | None = None, /
+    ) -> int | None:
         if not self.memory_known:
             return None
         return max(0, int((limit_bytes / 1.1 - self.base_bytes) / self.each_bytes))

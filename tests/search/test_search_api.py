@@ -209,6 +209,17 @@ def test_the_rows_worth_printing(nodes):
     assert {plan.choice_index - 1, plan.choice_index + 1} & set(rows)
 
 
+def test_the_neighbours_worth_printing_are_in_the_same_precision():
+    plan = plan_of(job(cluster={"processes_per_node": 4}, precisions=["fp32", "bf16", "fp16"]))
+    rows, choice = display_rows(plan), plan.choice
+    alike = [
+        i for i in rows
+        if (c := plan.table[i].candidate).processes_per_node == choice.candidate.processes_per_node
+        and c.precision == choice.candidate.precision
+    ]  # fmt: skip
+    assert len(alike) >= 2
+
+
 def test_the_rows_worth_printing_of_an_infeasible_plan_hold_the_least_violating():
     plan = plan_of(job(cluster=CLUSTER, constraints={"deadline": "10s"}))
     assert plan.facts["nearest"] in display_rows(plan)

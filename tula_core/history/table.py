@@ -26,7 +26,7 @@ _IDENTITY = (
     "local_batch",
     "accumulation",
 )
-_RUN = ("learning_rate", "learning_rate_reductions", "target_reached", "failure")
+_RUN = ("precision", "learning_rate", "learning_rate_reductions", "target_reached", "failure")
 
 
 def columns() -> list[str]:

@@ -22,7 +22,7 @@ def assumptions(
         *oddities(profile),
         *_of_time(profile, job, links),
         *_of_money(job),
-        *_of_memory(memory),
+        *_of_memory(memory, job),
         *_of_learning(profile, job, learning),
     )
 
@@ -62,13 +62,28 @@ def _of_money(job: Job) -> Iterator[str]:
         yield f"energy takes each node to draw {cluster.power_watts:g} W all the time"
 
 
-def _of_memory(memory: MemoryModel | None) -> Iterator[str]:
+def _of_memory(memory: MemoryModel | None, job: Job) -> Iterator[str]:
     if memory is None:
         yield "no batch size was measured to fit in memory: memory is unknown"
     elif not memory.extrapolates():
         yield (
             "memory readings do not grow with the local batch: nothing is extrapolated beyond the largest measured, "
-            f"{memory.largest_measured}"
+            f"{memory.largest_measured}, and little can be said of it"
+        )
+    if job.cluster.nodes > 1:
+        yield (
+            "each node is taken to have this machine's memory for its own processes; nodes started side by side on one "
+            "machine share it"
+        )
+    if memory is not None and memory.extrapolates() and len(set(memory.readings.batches.tolist())) == 1:
+        yield (
+            f"memory was read at one local batch, {memory.largest_measured}: elsewhere it lies between what "
+            "parameters, gradients and optimizer state need and what would grow in proportion"
+        )
+    if memory is not None and memory.content.depends:
+        yield (
+            f"memory depends on what is in the samples: its upper end is that of the worst batch expected from those "
+            f"tried, of which the fullest needs {memory.content.worst:.3g} times the mean"
         )
 
 

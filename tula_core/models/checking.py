@@ -51,6 +51,7 @@ def check_profile(profile: Profile) -> None:
     for index, use in enumerate(profile.memory):
         if use.outcome == "ok":
             _check(f"memory[{index}].peak_bytes", use.peak_bytes, low=0.0, open_end=True)
+    _check_beside(profile)
     for index, row in enumerate(profile.steps):
         if row.block_scatter is not None:
             _check(f"steps[{index}].block_scatter", row.block_scatter, low=0.0)
@@ -65,6 +66,28 @@ def check_profile(profile: Profile) -> None:
             "profile.steps: is empty, at least one timed configuration is needed. "
             "Give the probe more time (probe.seconds) and measure again."
         )
+
+
+def _check_beside(profile: Profile) -> None:
+    """Check other precisions, and what samples and hosts need."""
+    for index, timing in enumerate(profile.precisions):
+        if timing.outcome == "ok":
+            for name in ("local_batch", "compute_s", "reference_compute_s"):
+                _check(f"precisions[{index}].{name}", getattr(timing, name), low=0.0, open_end=True)
+        for name in ("ratio_error", "optimizer_s", "reference_optimizer_s", "peak_bytes", "reference_peak_bytes"):
+            if getattr(timing, name) is not None:
+                _check(f"precisions[{index}].{name}", getattr(timing, name), low=0.0)
+    for index, use in enumerate(profile.memory):
+        for name in ("base_bytes", "first_peak_bytes", "train_peak_bytes", "eval_peak_bytes", "eval_batch"):
+            if getattr(use, name) is not None:
+                _check(f"memory[{index}].{name}", getattr(use, name), low=0.0, open_end=True)
+    if profile.content is not None:
+        for name in ("samples", "mean_bytes", "sd_bytes", "worst_bytes"):
+            _check(f"content.{name}", getattr(profile.content, name), low=0.0)
+    if profile.host is not None:
+        for name in ("process_bytes", "worker_bytes"):
+            if getattr(profile.host, name) is not None:
+                _check(f"host.{name}", getattr(profile.host, name), low=0.0)
 
 
 def _check_facts(profile: Profile) -> None:

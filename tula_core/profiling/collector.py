@@ -8,14 +8,18 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
+from tula_core.models.memory import ContentMargin
 from tula_core.profiling.worlds import World
 from tula_core.progress import Event, Listener
 from tula_core.records import (
     CommunicationTiming,
+    ContentMemory,
     EvaluationTiming,
     GradientNoise,
+    HostMemory,
     MemoryUse,
     Pilot,
+    PrecisionTiming,
     StartUp,
     StepTiming,
 )
@@ -41,6 +45,9 @@ class Collector:
         self.noise: GradientNoise | None = None
         self.checkpoint_s: float | None = None
         self.first_heard_s: float | None = None  # when the first step of all was known, in seconds from the beginning
+        self.precisions: dict[tuple[str, int], PrecisionTiming] = {}
+        self.content: ContentMemory | None = None
+        self.host: HostMemory | None = None
         self.warnings: list[str] = []
         self.failed: list[str] = []
         self.first_traceback = ""
@@ -109,6 +116,30 @@ class Collector:
     def _on_memory(self, data: Mapping[str, Any]) -> None:
         use = _record(MemoryUse, self._shape() | dict(data) | {"outcome": "ok"})
         self.memory[self.world, use.local_batch] = use
+
+    def _on_content(self, data: Mapping[str, Any]) -> None:
+        self.content = _record(ContentMemory, data)
+        margin = ContentMargin.of(self.content)
+        if margin.depends:
+            self.warn(
+                f"memory depends on what is in the samples: of {self.content.samples} tried the fullest needs "
+                f"{margin.worst:.3g} times the mean. The upper end of memory counts with such samples, and rarer ones "
+                "may need more"
+            )
+
+    def _on_host(self, data: Mapping[str, Any]) -> None:
+        self.host = _record(HostMemory, data)
+
+    def _on_precision(self, data: Mapping[str, Any]) -> None:
+        timing = _record(PrecisionTiming, data)
+        self.precisions[timing.precision, timing.local_batch] = timing
+        if timing.compute_s is None or timing.reference_compute_s is None:
+            self.warn(f"training in {timing.precision} failed and is left out: {timing.failure}")
+            return
+        self.say(
+            f"{timing.precision}, local batch {timing.local_batch}: forward and backward pass in "
+            f"{timing.compute_s / timing.reference_compute_s:.2f} times the recipe's seconds"
+        )
 
     def _on_step(self, data: Mapping[str, Any]) -> None:
         timing = _record(StepTiming, data)

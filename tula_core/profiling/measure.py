@@ -111,6 +111,9 @@ def measure(
             stopped_because=budget if probe.unsettled else "all configurations are measured",
         ),
         warnings=tuple(collector.warnings),
+        precisions=tuple(collector.precisions.values()),
+        content=collector.content,
+        host=collector.host,
     )
 
 
@@ -169,6 +172,7 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
             "smallest_batch": probe.facts.smallest_batch,
             "pilots": _pilots(probe, world),
             "noise": world == probe.pilot_world,
+            "precisions": list(probe.job.other_precisions) if world == ONE else [],
             "seconds": probe.left_for(world),
             "launched_at_s": time.time(),
             **timing,

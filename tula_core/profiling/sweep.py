@@ -12,12 +12,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tula_core.engine.checkpoint import save_checkpoint
-from tula_core.engine.peak_memory import peak_bytes, reset_peak
 from tula_core.profiling.communication import message_sizes, time_all_reduce
+from tula_core.profiling.memory import MemoryPhases, sample_content
 from tula_core.profiling.pilot import Pilots
+from tula_core.profiling.precision import measure_precisions
 from tula_core.profiling.rig import Rig, StepFeed
 from tula_core.profiling.statistics import drift, forecast_peak
-from tula_core.profiling.timing import CLOCKED_STEPS, SizeRun, first_look, plain_steps, timed_block
+from tula_core.profiling.timing import CLOCKED_STEPS, SizeRun, first_look, timed_block
 from tula_core.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 FIRST_LOOK_SHARE = 0.4  # of the time may go into the ascending pass
 PILOT_SHARE = 0.47  # of the time is kept for pilots, where the world has any
 _SIDE_SHARE = 0.06  # for the evaluation, and for the all-reduces
+_PRECISION_SHARE = 0.12  # of what then remains, for each of up to two other precisions
+_CONTENT_SHARE = 0.02  # for what single samples need
 EVALUATION_SAMPLES = 2000
 _FEWEST_ROUNDS, _MOST_ROUNDS = 2, 5
 _MOST_STEPS, _FEWEST_STEPS = 30, 3
@@ -58,17 +61,18 @@ class Sweep:
                 break
             rig.context.emit("trying", local_batch=size)
             run = SizeRun(local_batch=size, feed=feed, order=len(self.runs))
-            reset_peak(rig.context.device)
-            first_look(rig, run)
-            self._evaluate_batch(run)
-            peak = int(rig.context.all_reduce_max([float(peak_bytes(rig.context.device))])[0])
-            self.peaks.append((size, peak))
+            phases = MemoryPhases(rig)
+            first_look(rig, run, phases.end_first_step)
+            phases.end_training()
+            self._evaluate_batch(run, phases)
+            peaks = phases.peaks(size)
+            self.peaks.append((size, max(peaks["peak_bytes"], peaks["first_peak_bytes"])))
             self.runs.append(run)
-            rig.context.emit("memory", local_batch=size, peak_bytes=peak)
+            rig.context.emit("memory", local_batch=size, **peaks)
             self._report(run)
         rig.context.emit("trying", local_batch=None)
 
-    def _evaluate_batch(self, run: SizeRun) -> None:
+    def _evaluate_batch(self, run: SizeRun, phases: MemoryPhases) -> None:
         """Evaluate one batch as a run does, or as much of it as there is time for."""
         rig, size = self.rig, run.local_batch
         whole = rig.one_evaluation_batch(size)
@@ -78,8 +82,7 @@ class Sweep:
         self.eval_sample_s = seconds / max(samples, 1)
         if rig.one_evaluation_batch(size) < whole:
             # It did not fit and was halved, as it will be in a run: only what then fits counts for the memory.
-            reset_peak(rig.context.device)
-            plain_steps(rig, run.feed, 1)
+            phases.restart_evaluation()
             rig.evaluate_part(rig.trainee, size, rig.one_evaluation_batch(size))
 
     def _limit(self, size: int) -> str:
@@ -111,6 +114,9 @@ class Sweep:
         rig.context.emit("checkpoint", seconds=time.perf_counter() - began)
         if rig.context.rank == 0:
             path.unlink(missing_ok=True)
+        content = sample_content(rig, _CONTENT_SHARE * self.begun_s) if rig.context.processes == 1 else None
+        if content is not None:
+            rig.context.emit("content", **asdict(content))
         if rig.context.processes > 1:
             for size in message_sizes(self.payload["gradient_bytes"]):
                 if rig.left_s() > share:
@@ -162,7 +168,8 @@ def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[st
     """Entry of the measuring worker.
 
     ``payload``: ``sizes`` (local batches, ascending), ``middle`` (the reference's local batch), ``gradient_bytes``,
-    ``pilots`` (global batches), ``noise`` (whether the last pilot measures it), and those of `Rig`.
+    ``pilots`` (global batches), ``noise`` (whether the last pilot measures it), ``precisions`` (others than the
+    recipe's, for one process), and those of `Rig`.
     """
     rig = Rig(context, payload)
     context.emit("ready", seconds=rig.left_s())
@@ -171,6 +178,9 @@ def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[st
     if not sweep.runs:
         return {"settled": True, "limited_by": "data"}
     sweep.side_measurements()
+    precisions = payload.get("precisions", [])
+    precision_s = _PRECISION_SHARE * min(len(precisions), 2) * rig.left_s()
+    measure_precisions(rig, sweep.runs, dict(sweep.peaks), precisions, precision_s)
     left = rig.left_s() - _TEARDOWN_S
     pilots = Pilots(
         rig,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,12 +142,14 @@ def _clocked(rig: Rig, feed: StepFeed, *, communicate: bool) -> dict[str, float]
     return {part: statistics.median(seconds[part] for seconds in seen) for part in ("loader", "compute", "optimizer")}
 
 
-def first_look(rig: Rig, run: SizeRun) -> None:
+def first_look(rig: Rig, run: SizeRun, after_first: Callable[[], None] = lambda: None) -> None:
     """Take three optimizer steps: the first apart, two more, and the parts of a step.
 
-    Where the time left is short it is two steps alone: memory is whole only after the second.
+    Where the time left is short it is two steps alone: memory is whole only after the second. ``after_first`` is called
+    when the first step is done and the loader's workers are still there.
     """
     run.first_step_s = plain_steps(rig, run.feed, 1)[0]
+    after_first()
     ample = rig.left_s() > _LOOK_STEPS * run.first_step_s
     run.preliminary = plain_steps(rig, run.feed, 2 if ample else 1)
     if ample:

@@ -124,7 +124,8 @@ def _preference(row: Row, higher_is_better: bool) -> tuple[float, ...]:
 
 def _size(row: Row) -> tuple[int, ...]:
     c = row.candidate
-    return (c.global_batch, c.processes, c.nodes, c.accumulation)
+    # Of equal ones the recipe's own precision: nothing was trained in another.
+    return (c.global_batch, c.processes, c.nodes, c.accumulation, c.precision is not None)
 
 
 def _smallest_within_noise(

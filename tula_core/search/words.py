@@ -76,7 +76,8 @@ def describe(candidate: Candidate) -> str:
     nodes = f"{candidate.nodes} node{'s' if candidate.nodes > 1 else ''}"
     processes = f"{candidate.processes_per_node} process{'es' if candidate.processes_per_node > 1 else ''}"
     parts = f" ({candidate.accumulation} micro-batches a step)" if candidate.accumulation > 1 else ""
-    return f"{nodes} x {processes} with global batch {candidate.global_batch}{parts}"
+    in_ = "" if candidate.precision is None else f" in {candidate.precision}"
+    return f"{nodes} x {processes} with global batch {candidate.global_batch}{parts}{in_}"
 
 
 def time_with_interval(row: Row) -> str:

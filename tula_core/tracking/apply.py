@@ -61,7 +61,8 @@ class Recorder:
         parent, created = self._parent(op)
         parent_id, row, plan = parent.info.run_id, op["row"], _document(op["plan_json"])
         newest = int(parent.data.tags.get(keys.ATTEMPT, "0"))
-        choice = {name: row[name] for name in CHOICE}
+        options = {f"options.{name}": value for name, value in row.get("options", {}).items()}
+        choice = {name: row[name] for name in CHOICE} | options
         if created or op["attempt"] >= newest:
             self._log(parent_id, op["at_ms"], metrics=_predicted(row), tags=self._tags(op, row))
         if op["attempt"] > newest:

@@ -182,6 +182,7 @@ def _outcome(folder: Path, record: Mapping[str, Any]) -> Outcome:
         failure="the process was gone at the next start (killed, out of memory, or the machine went down)",
         **{name: row[name] for name in ("nodes", "processes_per_node", "local_batch", "accumulation")},
         mitigation=tuple(row["mitigation"]),
+        precision=row.get("options", {}).get("precision"),
         learning_rate=record["learning_rate"],
         learning_rate_reductions=0,
         target_reached=None,

@@ -224,7 +224,7 @@ def _task(attempt: Attempt) -> WorkerTask:
     return WorkerTask(
         entry=ENTRY,
         payload={
-            "job": attempt.plan.job.to_dict(),
+            "job": attempt.plan.job.in_precision(candidate.precision).to_dict(),
             "local_batch": candidate.local_batch,
             "accumulation": candidate.accumulation,
             "mitigation": list(candidate.mitigation),
@@ -270,6 +270,7 @@ def _outcome(
         local_batch=candidate.local_batch,
         accumulation=candidate.accumulation,
         mitigation=candidate.mitigation,
+        precision=candidate.precision,
         learning_rate=final.get("learning_rate", hearing.peak_learning_rate),
         learning_rate_reductions=final.get("reductions", hearing.reductions),
         target_reached=None if plan.job.target is None else reached,

@@ -19,6 +19,7 @@ from tula_core.records import WorkloadFacts
 from tula_core.workloads.sizing import length_note
 from tula_core.workloads.trial import all_targets, few_indices, fixed_randomness, read_batch
 from tula_core.workloads.types import Workload
+from tula_core.workloads.weighted import as_weighted, is_mean_of_samples
 
 _OTHERS_CODE = ("site-packages", "dist-packages")
 
@@ -55,7 +56,12 @@ def describe(workload: Workload, job: Job) -> WorkloadFacts:
         chance=_chance(workload),
         has_batch_norm=any(isinstance(module, _BatchNorm) for module in network.modules()),
         code_fingerprint=_fingerprint(workload, job, network),
-        notes=workload.notes + _length_notes(train, evaluation) + _missing_classes(workload),
+        notes=(
+            *workload.notes,
+            *_length_notes(train, evaluation),
+            *_missing_classes(workload),
+            *_loss_notes(workload, network),
+        ),
         smallest_batch=_smallest_batch(workload, network),
     )
 
@@ -97,6 +103,24 @@ def _smallest_batch(workload: Workload, network: nn.Module) -> int:
             return 1 if bool(workload.loss(network(inputs), targets).detach().isfinite()) else 2
         except Exception:  # a batch of several was tried before and passed
             return 2
+
+
+def _loss_notes(workload: Workload, network: nn.Module) -> Iterator[str]:
+    """Say where the split of a batch changes the loss; sums and weights of a `WeightedLoss` add up over any split."""
+    if as_weighted(workload.loss) is not None:
+        return
+    dataset: Any = workload.train_set()
+    with fixed_randomness(), torch.no_grad():
+        inputs, targets = read_batch(workload, dataset, few_indices(len(dataset)), "train_data")
+        try:
+            output = network(inputs)
+        except Exception:  # trying the workload says what is wrong with it
+            return
+    if not is_mean_of_samples(workload.loss, output, targets):
+        yield (
+            "the loss of a batch is not the mean over its samples: the number of processes and micro-batches changes "
+            "what is trained. Where it is a mean over labels or weights, give a WeightedLoss"
+        )
 
 
 def _chance(workload: Workload) -> float | None:
