@@ -76,7 +76,7 @@ def make_plan(
         pareto=decision.front,
         knee=decision.knee,
         choice_index=decision.choice,
-        reason=explain(judged, decision, job) + _beware(limits),
+        reason=explain(judged, decision, job, profile.hardware) + _beware(limits),
         assumptions=_assumptions(predictor, searched, limits, profile, len(grid)),
         facts=_facts(profile, job, decision, len(judged), len(grid)),
     )
