@@ -10,7 +10,7 @@ import typer
 from flows.output import check_out
 
 Kind = Annotated[
-    str, typer.Argument(metavar="KIND", help="step-time, epochs, scaling, energy or reach.", show_default=False)
+    str, typer.Argument(metavar="KIND", help="step-time, epochs, scaling, energy, reach or active.", show_default=False)
 ]
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder that holds the CSV files.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The CSV file of predictions to write.")]
