@@ -108,7 +108,7 @@ def leave_out(folder: Path) -> list[Table]:
 
 KIND = Kind(
     name="active",
-    summary="regret of the choice after few measurements, chosen by worth or in a fixed order",
+    summary="regret of the choice after few measurements, taken by worth or in a fixed order.",
     columns=COLUMNS,
     source="petuum/adaptdl (branch osdi21-artifact), Apache-2.0; siasosp23/artifacts, no licence named",
     predict=simulate,
