@@ -71,7 +71,8 @@ def test_warnings_of_the_profile_and_the_probes_cost_are_in_the_plan():
     asked = job(cluster={**CLUSTER, "price_per_node_hour": 100.0})
     plan = plan_of(asked, FakePredictor(price=100.0), profile(warnings=("the machine was busy",)))
     assert "While measuring: the machine was busy" in plan.assumptions
-    assert plan.probe.cost_usd == pytest.approx(1.0)
+    assert plan.probe.cost_usd == pytest.approx(1.0) and plan.probe.stopped_because == "answered"
+    assert "Measuring ended after 36 s: answered." in plan.assumptions
 
 
 @pytest.mark.parametrize("objective", ["knee", "time", "cost", {"time": 0.5, "cost": 0.5}])

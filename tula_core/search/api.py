@@ -203,13 +203,15 @@ def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
 
 
 def _profile_notes(profile: Profile) -> list[str]:
-    return [f"While measuring: {warning}" for warning in profile.warnings]
+    why = f"Measuring ended after {words.duration(profile.probe.used_s)}: {profile.probe.stopped_because}."
+    return [why, *(f"While measuring: {warning}" for warning in profile.warnings)]
 
 
 def _probe(profile: Profile, job: Job, cached: bool) -> PlanProbe:
     price = hourly_price(job.cluster)
     cost = None if price is None else price * profile.probe.used_s / 3600
-    return PlanProbe(seconds=profile.probe.used_s, cost_usd=cost, cached=cached)
+    use = profile.probe
+    return PlanProbe(seconds=use.used_s, cost_usd=cost, cached=cached, stopped_because=use.stopped_because)
 
 
 def _facts(profile: Profile, job: Job, decision: Decision, evaluated: int, grid: int) -> dict[str, Any]:
