@@ -165,6 +165,12 @@ def test_a_target_that_nothing_is_expected_to_reach_leaves_a_choice_and_a_warnin
     assert plan.choice.candidate == rest.choice.candidate
 
 
+def test_a_target_within_reach_has_its_chance_in_the_reason():
+    reason = plan_of(job(target={"value": 0.9}, recipe={"epochs": 3}), FakePredictor(chance=0.876)).reason
+    assert reason.endswith("It reaches the target accuracy 0.9 within 3 epochs with a chance of 87 %.")
+    assert "target" not in plan_of(job(target="none"), FakePredictor(chance=0.876)).reason
+
+
 def test_every_row_names_its_own_reason():
     asked = job(cluster=CLUSTER, constraints={"deadline": "100s", "min_accuracy": 0.94})
     reasons = {row.infeasible_because for row in plan_of(asked).table}

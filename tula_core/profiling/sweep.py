@@ -119,8 +119,11 @@ class Sweep:
     def _screen(self, until: float) -> None:
         rig = self.rig
         shuffler = random.Random(derive_seed(rig.job.seed, "sweep order", rig.context.processes))
-        for position, run in enumerate(shuffler.sample(self.runs, len(self.runs))):
-            self._block(run, (rig.left_s() - until) / (len(self.runs) - position))
+        waiting = shuffler.sample(self.runs, len(self.runs))
+        while waiting:
+            # As many steps of each size as fit: equally sure means, where equal seconds would favour small batches.
+            share = waiting[0].estimate_s / max(sum(run.estimate_s for run in waiting), 1e-9)
+            self._block(waiting.pop(0), share * (rig.left_s() - until))
         rig.context.emit("round", done=1, of=_MOST_ROUNDS)
 
     def _contest(self, until: float) -> bool:
