@@ -157,13 +157,18 @@ class NodeType(Part):
 
 
 class Constraints(Part):
-    """Limits that hold all at once. ``memory`` is bytes per process, ``deadline`` seconds."""
+    """Limits that hold all at once. ``memory`` is bytes per process, ``deadline`` seconds.
+
+    ``confidence`` is the chance with which deadline, budget and least accuracy have to be kept: at 0.5 the forecast's
+    value has to keep them, and above 0.99 no 90 % interval can tell. By default one such plan in five may miss.
+    """
 
     deadline: Duration | None = None
     budget_usd: Positive | None = None
     memory: Size | None = None
     min_accuracy: float | None = Field(None, ge=0, le=1)
     max_local_batch: Count | None = None
+    confidence: float = Field(0.8, ge=0.5, le=0.99)
 
 
 class Probe(Part):

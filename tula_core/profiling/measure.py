@@ -12,7 +12,9 @@ from tula_core.engine.failures import Failure
 from tula_core.engine.launch import LaunchResult, WorkerTask, launch
 from tula_core.errors import InputError, TulaError
 from tula_core.job import Job
+from tula_core.profiling import active_worlds
 from tula_core.profiling import worlds as plans
+from tula_core.profiling.active import SETTLED
 from tula_core.profiling.collector import Collector
 from tula_core.profiling.worlds import FEWEST_SECONDS, LATER_START, ONE, World
 from tula_core.progress import Event, Listener, silent
@@ -37,11 +39,17 @@ class Probe:
     pilot_world: World
     launches: int = 0
     unsettled: list[str] = field(default_factory=list)
+    left_out: str = ""  # worlds that were not worth measuring
 
     @property
     def used_s(self) -> float:
         """Seconds since the measuring began."""
         return self.collector.used_s
+
+    @property
+    def known(self) -> active_worlds.Known:
+        """What was found so far."""
+        return active_worlds.known_so_far(self.job, self.facts, self.hardware, self.collector)
 
     def left_for(self, world: World) -> float:
         """Return the seconds of the probe that are left for a world; may be negative.
@@ -80,17 +88,8 @@ def measure(
         )
     pilot_world = max((world for world in worlds if world.nodes == 1), key=lambda world: world.processes)
     probe = Probe(job=job, facts=facts, hardware=hardware, folder=folder, collector=collector, pilot_world=pilot_world)
-    shares = plans.shares(worlds, pilot_world)
-    for number, world in enumerate(worlds):
-        if world != ONE and probe.left_for(world) < _start_s(probe) + FEWEST_SECONDS:
-            probe.unsettled.append(f"{world}: no time left")
-            collector.warn(f"{world} not measured: the probe's time was used up; raise probe.seconds to measure it")
-            continue
-        # Time that earlier worlds did not need goes to the later ones.
-        share = shares[number] / sum(shares[number:])
-        _measure_world(probe, world, share, len(worlds) - number - 1)
+    _measure_worlds(probe, worlds)
     listener(Event(stage="profile", message=f"measured in {probe.used_s:.0f} s", fraction=1.0, level="info"))
-    budget = f"the budget of {job.probe.seconds:g} s is used"
     return Profile(
         schema_version=Profile.SCHEMA_VERSION,
         job=job.to_dict(),
@@ -108,13 +107,55 @@ def measure(
         probe=ProbeUse(
             budget_s=job.probe.seconds,
             used_s=probe.used_s,
-            stopped_because=budget if probe.unsettled else "all configurations are measured",
+            stopped_because=_why_stopped(probe),
         ),
         warnings=tuple(collector.warnings),
         precisions=tuple(collector.precisions.values()),
         content=collector.content,
         host=collector.host,
     )
+
+
+def _measure_worlds(probe: Probe, worlds: Sequence[World]) -> None:
+    """Measure one process and the world of the second pilot, then the others by what they are worth to the choice."""
+    waiting, shares = list(worlds), plans.shares(worlds, probe.pilot_world)
+    for number in range(len(worlds)):
+        world = waiting[0] if waiting[0] in (ONE, probe.pilot_world) else _most_worth(probe, worlds, waiting)
+        if world is None:
+            return
+        waiting.remove(world)
+        if world != ONE and probe.left_for(world) < _start_s(probe) + FEWEST_SECONDS:
+            probe.unsettled.append(f"{world}: no time left")
+            probe.collector.warn(
+                f"{world} not measured: the probe's time was used up; raise probe.seconds to measure it"
+            )
+            continue
+        # Time that earlier worlds did not need goes to the later ones.
+        share = shares[number] / sum(shares[number:])
+        _measure_world(probe, world, share, len(waiting))
+
+
+def _most_worth(probe: Probe, worlds: Sequence[World], waiting: Sequence[World]) -> World | None:
+    """Return the world to measure next; None where all that wait are worth too little, which is noted."""
+    known = probe.known
+    sizes = active_worlds.sizes_of_choice(known, worlds, probe.collector.smallest_failed())
+    able = [world for world in waiting if sizes[world]]
+    if not able:
+        return waiting[0]
+    best, worth = active_worlds.worth_of_worlds(known, sizes, able, _start_s(probe))
+    if worth >= SETTLED:
+        return best
+    names = " and ".join(str(world) for world in able)
+    probe.left_out = f"measuring {names} too would save {100 * worth:.1f} % on average, less than {100 * SETTLED:g} %"
+    return None
+
+
+def _why_stopped(probe: Probe) -> str:
+    if probe.unsettled:
+        return f"the budget of {probe.job.probe.seconds:g} s is used"
+    if probe.left_out:
+        return f"the choice is settled: {probe.left_out}"
+    return "all configurations are measured"
 
 
 def _pilots(probe: Probe, world: World) -> list[int]:
@@ -173,6 +214,7 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
             "pilots": _pilots(probe, world),
             "noise": world == probe.pilot_world,
             "precisions": list(probe.job.other_precisions) if world == ONE else [],
+            **active_worlds.worker_hints(probe.known, world, sizes),
             "seconds": probe.left_for(world),
             "launched_at_s": time.time(),
             **timing,

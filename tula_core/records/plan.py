@@ -15,11 +15,12 @@ from tula_core.records.what_if import WhatIf
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanProbe:
-    """Time and cost of the measuring, not part of the rows."""
+    """Time and cost of the measuring, not part of the rows, and why it ended."""
 
     seconds: float
     cost_usd: float | None
     cached: bool
+    stopped_because: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,7 +77,9 @@ def make_plan(
         pareto=decision.front,
         knee=decision.knee,
         choice_index=decision.choice,
-        reason=explain(judged, decision, job) + _beware(limits) + _beware_of_norm(judged, decision, profile),
+        reason=explain(judged, decision, job, profile.hardware)
+        + _of_target(judged, decision, limits)
+        + _beware_of_norm(judged, decision, profile),
         assumptions=_assumptions(predictor, searched, limits, profile, len(grid)),
         facts=_facts(profile, job, decision, len(judged), len(grid)),
     )
@@ -145,15 +147,20 @@ def _best_chance(job: Job, predictor: Forecaster, grid: Sequence[Candidate]) -> 
     return max((chance for chance in chances if chance is not None), default=None)
 
 
-def _beware(limits: Limits) -> str:
-    """Return a sentence for a target that nothing is expected to reach, empty otherwise."""
-    if limits.target_in_reach or limits.best_chance is None or not isinstance(limits.job.target, Target):
-        return ""
+def _of_target(judged: Sequence[Judged], decision: Decision, limits: Limits) -> str:
+    """Return a sentence with the chance of the target, a warning where nothing is expected to reach it."""
     target, epochs = limits.job.target, limits.job.recipe.epochs
+    if not isinstance(target, Target) or limits.best_chance is None:
+        return ""
+    goal = f"the target {target.metric} {target.value:g}"
+    if not limits.target_in_reach:
+        return (
+            f" Beware: {goal} is not expected within {epochs} epochs (chance at best {limits.best_chance:.2f}); the "
+            f"forecast is for all {epochs} epochs. Raise recipe.epochs, or probe.seconds for a surer forecast."
+        )
+    chance = None if decision.choice is None else limits.reach_probability(judged[decision.choice].row.candidate)
     return (
-        f" Beware: the target {target.metric} {target.value:g} is not expected within {epochs} epochs (chance at best "
-        f"{limits.best_chance:.2f}); the forecast is for all {epochs} epochs. Raise recipe.epochs, or probe.seconds "
-        "for a surer forecast."
+        "" if chance is None else f" It reaches {goal} within {epochs} epochs with a chance of {words.chance(chance)}."
     )
 
 
@@ -206,13 +213,15 @@ def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
 
 
 def _profile_notes(profile: Profile) -> list[str]:
-    return [f"While measuring: {warning}" for warning in profile.warnings]
+    why = f"Measuring ended after {words.duration(profile.probe.used_s)}: {profile.probe.stopped_because}."
+    return [why, *(f"While measuring: {warning}" for warning in profile.warnings)]
 
 
 def _probe(profile: Profile, job: Job, cached: bool) -> PlanProbe:
     price = hourly_price(job.cluster)
     cost = None if price is None else price * profile.probe.used_s / 3600
-    return PlanProbe(seconds=profile.probe.used_s, cost_usd=cost, cached=cached)
+    use = profile.probe
+    return PlanProbe(seconds=use.used_s, cost_usd=cost, cached=cached, stopped_because=use.stopped_because)
 
 
 def _facts(profile: Profile, job: Job, decision: Decision, evaluated: int, grid: int) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from tula_core.engine.shares import Layout, smallest_micro_batch
 from tula_core.errors import InputError
 from tula_core.job import Job, Target
 from tula_core.records import Candidate, Hardware, Profile, Row
-from tula_core.search import words
+from tula_core.search import odds, words
+from tula_core.search.violation import Violation, unchecked
 
 DEVICE_SHARE = 0.92
 """Share of an accelerator's memory that a process may fill; the rest goes to the driver and to fragmentation."""
@@ -42,20 +43,6 @@ class MemoryLimit:
     size_bytes: int
     source: str
     by_user: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Violation:
-    """One broken limit.
-
-    ``excess`` is relative to the limit and above zero, None where the forecast needed for the check is unknown.
-    ``remedy`` says which limit would admit the candidate.
-    """
-
-    key: str
-    excess: float | None
-    text: str
-    remedy: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,27 +209,15 @@ def _unknown_axes(row: Row, expense: str) -> list[str]:
 
 
 def _deadline(row: Row, limits: Limits) -> Violation | None:
-    limit, time = limits.job.constraints.deadline, row["time_to_train_s"].value
-    if limit is None or time is None or time <= limit:
-        return None
-    shown, bound = words.beside_limit(time, limit, words.duration)
-    text = f"time to train {shown} is above the deadline of {bound}"
-    remedy = f"Raise constraints.deadline to {words.admitting_duration(time)}"
-    return Violation(key="deadline", excess=time / limit - 1, text=text, remedy=remedy)
+    return odds.deadline(row, limits.job.constraints)
 
 
 def _budget(row: Row, limits: Limits) -> Violation | None:
-    limit, cost = limits.job.constraints.budget_usd, row["cost_usd"].value
-    if limit is None:
-        return None
-    if cost is None:
-        return _unchecked("budget_usd", "cost")
-    if cost <= limit:
-        return None
-    shown, bound = words.beside_limit(cost, limit, words.usd)
-    text = f"cost {shown} is above the budget of {bound}"
-    remedy = f"Raise constraints.budget_usd to {words.admitting_usd(cost)}"
-    return Violation(key="budget_usd", excess=cost / limit - 1, text=text, remedy=remedy)
+    return odds.budget(row, limits.job.constraints)
+
+
+def _accuracy(row: Row, limits: Limits) -> Violation | None:
+    return odds.accuracy(row, limits.job.constraints)
 
 
 def _memory(row: Row, limits: Limits) -> Violation | None:
@@ -251,7 +226,7 @@ def _memory(row: Row, limits: Limits) -> Violation | None:
         return None
     high = row["memory_bytes"].high
     if high is None:
-        return _unchecked("memory", "memory") if limit.by_user else None
+        return unchecked("memory", "memory") if limit.by_user else None
     if high <= limit.size_bytes:
         return None
     shown, bound = words.beside_limit(high, limit.size_bytes, words.memory)
@@ -268,19 +243,6 @@ def _local_batch(row: Row, limits: Limits) -> Violation | None:
     text = f"local batch {local} is above constraints.max_local_batch, {limit}"
     remedy = f"Raise constraints.max_local_batch to {local}"
     return Violation(key="max_local_batch", excess=local / limit - 1, text=text, remedy=remedy)
-
-
-def _accuracy(row: Row, limits: Limits) -> Violation | None:
-    limit, accuracy = limits.job.constraints.min_accuracy, row["accuracy"].value
-    if limit is None:
-        return None
-    if accuracy is None:
-        return _unchecked("min_accuracy", "accuracy")
-    if accuracy >= limit:
-        return None
-    text = f"accuracy {accuracy:.4f} is below the least accuracy of {limit:g}"
-    remedy = f"Lower constraints.min_accuracy to {math.floor(accuracy * 1000) / 1000:g}"
-    return Violation(key="min_accuracy", excess=(limit - accuracy) / max(limit, 1e-9), text=text, remedy=remedy)
 
 
 def _reference_accuracy(row: Row, limits: Limits) -> Violation | None:
@@ -319,9 +281,3 @@ def _target(row: Row, limits: Limits) -> Violation | None:
     easier = "" if expected is None else f" or set target.value to {expected:.3g}, which is what is expected"
     remedy = f"Raise recipe.epochs above {epochs}{easier}"
     return Violation(key="target", excess=(EVEN_CHANCE - chance) / EVEN_CHANCE, text=text, remedy=remedy)
-
-
-def _unchecked(key: str, quantity: str) -> Violation:
-    text = f"{quantity} could not be forecast, so constraints.{key} cannot be checked"
-    remedy = f"Raise probe.seconds so that it is measured, or leave constraints.{key} out"
-    return Violation(key=key, excess=None, text=text, remedy=remedy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tula_core.records import Candidate, Row
 
@@ -54,6 +54,27 @@ def percent(fraction: float) -> str:
     ('12 %', '0.4 %')
     """
     return f"{100 * fraction:.0f} %" if abs(fraction) >= 0.0995 else f"{100 * fraction:.1f} %"
+
+
+def chance(probability: float) -> str:
+    """Return a chance in whole per cent, rounded down, so that none looks surer than it is.
+
+    >>> chance(0.799), chance(0.8), chance(0.999), chance(1.0), chance(0.004)
+    ('79 %', '80 %', 'over 99 %', 'over 99 %', 'under 1 %')
+    """
+    if probability > 0.99:
+        return "over 99 %"
+    return f"{math.floor(100 * probability + 1e-9)} %" if probability >= 0.01 else "under 1 %"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Return parts as people list them.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    *head, last = parts
+    return f"{', '.join(head)} and {last}" if head else last
 
 
 def beside_limit(value: float, limit: float, write: Callable[[float], str]) -> tuple[str, str]:
