@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from tula_core.job import Job, Target
 from tula_core.models.cost import cost_usd, hourly_price, node_hours
-from tula_core.models.energy import energy_j
 from tula_core.models.inference.fitting import Z90, standard_draws
 from tula_core.models.learning.fit import DRAWS, Learning, LearningModel
 from tula_core.models.memory import MemoryModel
+from tula_core.models.power.energy import energy_j
 from tula_core.models.step.fit import StepTimeModel
 from tula_core.models.step.time import Shapes
 from tula_core.models.totals import Overheads, steps_per_epoch, tail_shapes, time_to_train_s
