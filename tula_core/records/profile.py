@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from tula_core.records.codec import Reading
+from tula_core.records.power import PowerUse
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,3 +172,4 @@ class Profile:
     pilots: tuple[Pilot, ...]
     probe: ProbeUse
     warnings: tuple[str, ...]
+    power: tuple[PowerUse, ...] = ()  # empty where no meter could be read

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from tula_core.errors import InputError
 from tula_core.job import Job, Target
+from tula_core.models.cost import has_price
 from tula_core.records import Candidate, Hardware, Profile, Row
 from tula_core.search import words
 
@@ -110,8 +111,7 @@ def check_price(job: Job) -> None:
     InputError
         A budget without a price.
     """
-    priced = job.cluster.price_per_node_hour is not None or job.cluster.spot_price_per_node_hour is not None
-    if job.constraints.budget_usd is not None and not priced:
+    if job.constraints.budget_usd is not None and not has_price(job.cluster):
         raise InputError(
             f"constraints.budget_usd: {job.constraints.budget_usd:g} cannot be checked, because the job has no price. "
             "Give cluster.price_per_node_hour in USD, or leave the budget out."

@@ -75,15 +75,16 @@ class Work:
     swing_w: Array
 
 
-def device_of(vector: Array, top_w: float) -> Device:
+def device_of(vector: Array, top_w: float, static_w: Array | None = None) -> Device:
     """Return the device of a parameter vector of shape (..., 5), with a last axis of one for the rows.
 
-    ln(static / top), logit(voltage floor), ln(limit share), ln(sharpness), logit(latency power).
+    ln(static / top), logit(voltage floor), ln(limit share), ln(sharpness), logit(latency power); ``static_w`` replaces
+    the first where it is known.
     """
     static, floor, share, sharpness, latency = (vector[..., i, None] for i in range(len(DEVICE_NAMES)))
     return Device(
         top_w=top_w,
-        static_w=np.exp(static) * top_w,
+        static_w=np.exp(static) * top_w if static_w is None else static_w,
         voltage_floor=_logistic(floor),
         limit_share=np.exp(share),
         sharpness=np.exp(sharpness),
