@@ -102,6 +102,7 @@ def measure(
             stopped_because=budget if probe.unsettled else "all configurations are measured",
         ),
         warnings=tuple(collector.warnings),
+        power=tuple(collector.power.values()),
     )
 
 

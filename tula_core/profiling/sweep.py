@@ -15,6 +15,7 @@ from tula_core.engine.checkpoint import save_checkpoint
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
 from tula_core.profiling.communication import message_sizes, time_all_reduce
 from tula_core.profiling.pilot import Pilots
+from tula_core.profiling.power import PowerLog
 from tula_core.profiling.rig import Rig, StepFeed
 from tula_core.profiling.statistics import drift, forecast_peak
 from tula_core.profiling.timing import CLOCKED_STEPS, SizeRun, first_look, timed_block
@@ -40,6 +41,7 @@ class Sweep:
         self.rig = rig
         self.payload = payload
         self.runs: list[SizeRun] = []
+        self.power = PowerLog(rig.context)
         self.peaks: list[tuple[int, int]] = []
         self.begun_s = rig.left_s()
         self.limited_by = ""
@@ -121,10 +123,12 @@ class Sweep:
                     continue
                 if not run.blocks:
                     run.order = order
-                timed_block(rig, run, steps, with_parts=steps >= _FEWEST_STEPS)
+                with self.power.window(run.local_batch):
+                    timed_block(rig, run, steps, with_parts=steps >= _FEWEST_STEPS)
                 order += 1
                 self._report(run)
             rig.context.emit("round", done=number + 1, of=count)
+        self.power.report()
         self._report_drift()
         return all(len(run.blocks) >= _FEWEST_ROUNDS for run in self.runs)
 

@@ -58,6 +58,7 @@ class Outcome:
     curve: tuple[CurvePoint, ...]
     run_folder: str
     finished_at: str  # ISO 8601, UTC
+    energy_source: str | None = None  # the meters behind actual energy, in words
 
     def error_pct(self, quantity: str) -> float | None:
         """Return 100 (predicted - actual) / actual.

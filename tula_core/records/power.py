@@ -25,7 +25,7 @@ class PowerUse:
     limit_w
         Power limit of one accelerator while it was metered; None where it cannot be read.
     counter_w, integrated_w
-        The same accelerators by their energy counter and by samples of their power; None where one was not read.
+        The same accelerator by its energy counter and by samples of its power; None where one was not read.
     """
 
     nodes: int

@@ -18,6 +18,7 @@ from tula_core.progress import Event, Listener
 from tula_core.records import QUANTITIES, CurvePoint, Outcome, Plan, Row
 from tula_core.tracking.spent import attempt_folder, attempt_seconds
 from tula_core.training.eta import seconds_left
+from tula_core.training.metering import energy_source, with_energy
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 PointHandler = Callable[[int, Mapping[str, float]], None]
@@ -87,6 +88,8 @@ class _Hearing:
     def _on_ready(self, event: Mapping[str, Any]) -> None:
         recipe, batch = self.attempt.plan.job.recipe, self.attempt.row.candidate.global_batch
         self.peak_learning_rate = event["peak_learning_rate"]
+        if event.get("limit_warning"):
+            self._say(event["limit_warning"], level="warning")
         planned = self.attempt.plan.hardware.get("device", event["device"])
         if planned != event["device"]:
             self._say(
@@ -201,6 +204,7 @@ def _task(attempt: Attempt) -> WorkerTask:
             "checkpoint": str(attempt.folder / "checkpoint.pt"),
             "resume": attempt.resume,
             "train_samples": int(attempt.plan.facts["train_samples"]),
+            "power_limit_w": candidate.power_limit_w,
         },
         folder=attempt.task_folder,
         nodes=candidate.nodes,
@@ -239,10 +243,11 @@ def _outcome(
         predicted={name: interval.value for name, interval in forecast.items()},
         predicted_low={name: interval.low for name, interval in forecast.items()},
         predicted_high={name: interval.high for name, interval in forecast.items()},
-        actual=_actual(hearing, final, seconds),
+        actual=with_energy(_actual(hearing, final, seconds), attempt, final),
         curve=curve,
         run_folder=str(attempt.folder),
         finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        energy_source=energy_source(final),
     )
 
 
@@ -258,7 +263,7 @@ def _actual(hearing: _Hearing, final: Mapping[str, Any], seconds: float) -> dict
         "cost_usd": None
         if price is None
         else float(cost_usd(np.array(nodes), np.array(seconds), price, plan.job.cluster.billing_seconds)),
-        "energy_j": None,  # no meter is read; a forecast from stated watts has nothing to be held against
+        "energy_j": None,  # of `with_energy`
         "memory_bytes": final.get("memory_bytes"),
         "epochs": samples / int(plan.facts["train_samples"]),
         "steps": final.get("steps", hearing.steps),
