@@ -104,7 +104,8 @@ def setting(row: Row) -> str:
     spread = f"{_count(c.nodes, 'node')} with {_count(c.processes_per_node, 'process')}"
     batch = f"local batch {c.local_batch}" + (f" accumulated {c.accumulation} times" if c.accumulation > 1 else "")
     with_ = f", with {' and '.join(c.mitigation)}" if c.mitigation else ""
-    return f"{spread}, {batch}: global batch {c.global_batch}{with_}"
+    limit = "" if c.power_limit_w is None else f", limited to {c.power_limit_w:g} W"
+    return f"{spread}, {batch}: global batch {c.global_batch}{with_}{limit}"
 
 
 def _count(count: int, noun: str) -> str:
@@ -124,7 +125,8 @@ def forecast_table(plan: Plan, rows: Iterable[int]) -> Table:
     for index in rows:
         row = plan.table[index]
         c = row.candidate
-        cells = [str(index), f"{c.nodes} x {c.processes_per_node}", f"{c.local_batch} x {c.accumulation}"]
+        limit = "" if c.power_limit_w is None else f"\n{c.power_limit_w:g} W"
+        cells = [str(index), f"{c.nodes} x {c.processes_per_node}", f"{c.local_batch} x {c.accumulation}{limit}"]
         spans = [units.span(name, row[name], share=is_share(plan)) for name in shown]
         style = "bold green" if index == plan.choice_index else "" if row.feasible else "dim"
         cells += [str(c.global_batch), *(f"{value}\n{between}" for value, between in spans), marks(plan, index)]

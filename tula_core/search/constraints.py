@@ -124,9 +124,15 @@ def check_request(job: Job, profile: Profile) -> None:
     Raises
     ------
     InputError
-        A budget without a price, or a least accuracy where the workload's metric is better when lower.
+        A budget without a price, power limits without an accelerator, or a least accuracy where the workload's metric
+        is better when lower.
     """
     check_price(job)
+    if job.cluster.power_limits_w is not None and profile.hardware.device != "cuda":
+        raise InputError(
+            f"cluster.power_limits_w: {list(job.cluster.power_limits_w)} cannot be used, because this machine has no "
+            "accelerator that could be limited. Leave it out."
+        )
     if job.constraints.min_accuracy is not None and not profile.facts.higher_is_better:
         raise InputError(
             f"constraints.min_accuracy: {job.constraints.min_accuracy:g} does not fit the metric "

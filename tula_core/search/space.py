@@ -17,7 +17,7 @@ LARGEST_MULTIPLE = 64
 ALL_UP_TO = 8
 """Up to this many nodes, or processes on one node, every number is looked at; above, powers of two and the most."""
 
-Key = tuple[int, int, int, int, int]
+Key = tuple[int, int, int, int, int, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,12 +32,12 @@ class BatchRange:
 def key(candidate: Candidate) -> Key:
     """Return what tells candidates of one job apart, in the order of the table."""
     c = candidate
-    return (c.nodes, c.processes_per_node, c.global_batch, c.accumulation, c.local_batch)
+    return (c.nodes, c.processes_per_node, c.global_batch, c.accumulation, c.local_batch, c.power_limit_w or 0.0)
 
 
 def reference_key(candidates: Iterable[Candidate], batch: int) -> Key:
     """Return the key of the reference batch on one process, the one with the fewest micro-batches."""
-    alone = (c for c in candidates if c.processes == 1 and c.global_batch == batch)
+    alone = (c for c in candidates if c.processes == 1 and c.global_batch == batch and c.power_limit_w is None)
     return min(key(c) for c in alone)
 
 
@@ -45,7 +45,8 @@ def candidates(profile: Profile, job: Job, predictor: Forecaster, mitigation: tu
     """Return every candidate of a job, in the order of the table, none twice.
 
     The reference batch on one process is always among them, and so is whatever was measured within the cluster, also
-    where it breaks a limit: then the plan says which.
+    where it breaks a limit: then the plan says which. Each comes without a power limit, and with each of those that
+    the cluster's accelerators may be given.
     """
     batch = job.recipe.batch_size
     wanted = BatchRange(
@@ -65,11 +66,27 @@ def candidates(profile: Profile, job: Job, predictor: Forecaster, mitigation: tu
     }
     made = (
         Candidate(
-            nodes=nodes, processes_per_node=processes, local_batch=local, accumulation=parts, mitigation=mitigation
+            nodes=nodes,
+            processes_per_node=processes,
+            local_batch=local,
+            accumulation=parts,
+            mitigation=mitigation,
+            power_limit_w=limit,
         )
         for nodes, processes, local, parts in found
+        for limit in (None, *power_limits(profile, job.cluster))
     )
     return tuple(sorted(made, key=key))
+
+
+def power_limits(profile: Profile, cluster: Cluster) -> list[float]:
+    """Return the limits worth a look: those of the cluster that are below the one in force, ascending.
+
+    Where the one in force could not be read, it is taken to be the highest of the cluster's.
+    """
+    asked = set(cluster.power_limits_w or ())
+    present = max((use.limit_w for use in profile.power if use.limit_w is not None), default=max(asked, default=0.0))
+    return sorted(limit for limit in asked if limit < present)
 
 
 def layouts(cluster: Cluster) -> list[tuple[int, int]]:

@@ -177,6 +177,8 @@ def _annotate(trial: optuna.Trial, item: Judged) -> None:
     trial.set_user_attr("local_batch", c.local_batch)
     trial.set_user_attr("accumulation", c.accumulation)
     trial.set_user_attr("global_batch", c.global_batch)
+    if c.power_limit_w is not None:
+        trial.set_user_attr("power_limit_w", c.power_limit_w)
     if item.row.infeasible_because is not None:
         trial.set_user_attr("infeasible_because", item.row.infeasible_because)
     excess = {violation.key: violation.excess for violation in item.violations}
