@@ -23,14 +23,14 @@ def forecast(candidate: Candidate | None = None, **cluster):
 
 
 def test_a_price_is_of_a_node_and_an_hour_and_the_number_of_nodes_counts():
-    # Case P59: 2 nodes x $0.40 for one hour are $0.80.
+    # 2 nodes x $0.40 for one hour are $0.80.
     assert cost_usd(np.array(2.0), np.array(3600.0), 0.40, 1.0) == pytest.approx(0.80)
     row = forecast(price_per_node_hour=0.40)
     assert row["cost_usd"].value == pytest.approx(2 * 0.40 * np.ceil(row["time_to_train_s"].value) / 3600)
 
 
 def test_without_a_duration_no_hour_is_invented():
-    # Case P59: what has no forecast time has no cost either.
+    # What has no forecast time has no cost either.
     impossible = Candidate(nodes=2, processes_per_node=1, local_batch=64, stages=())
     row = forecast(impossible, price_per_node_hour=0.40)
     assert row["time_to_train_s"].value is None

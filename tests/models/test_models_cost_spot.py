@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtri
+from scipy.stats import poisson
 
-from tula_core.models.spot import Interruptions, drawn_time_s, expected_interruptions, expected_time_s
+from tula_core.models.spot import Interruptions, drawn_time_s, expected_interruptions, expected_time_s, poisson_quantile
 
 HOUR = 3600.0
 runs = st.floats(1.0, 1e6)
@@ -84,3 +85,16 @@ def simulate(run_s: float, per_hour: float, segment_s: float, restart_s: float, 
             total, needed = total + failure, part + restart_s
         total, left = total + needed, left - part
     return total
+
+
+@given(st.floats(0.0, 10.0), st.floats(0.001, 0.999))
+def test_the_number_of_interruptions_is_poissons(mean, chance):
+    found = float(poisson_quantile(np.array([mean]), np.array([chance]))[0])
+    assert poisson.cdf(found, mean) >= chance - 1e-9
+    assert found == 0 or poisson.cdf(found - 1, mean) < chance + 1e-9
+
+
+@given(st.floats(10.1, 1e5), st.floats(0.001, 0.999))
+def test_many_interruptions_are_poissons_to_within_one(mean, chance):
+    found = float(poisson_quantile(np.array([mean]), np.array([chance]))[0])
+    assert abs(found - poisson.ppf(chance, mean)) <= 1

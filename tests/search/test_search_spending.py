@@ -57,7 +57,7 @@ def test_carbon_follows_energy_and_the_stated_grid():
     assert made.facts["carbon_g"]["high"] == pytest.approx(energy.high / 3.6e6 * 400)
     assert "of CO2, at 400 g per kWh" in made.reason
     unknown = plan(carbon_g_per_kwh=400.0)
-    assert "carbon is unknown" in unknown.reason and "carbon_g" not in unknown.facts
+    assert "carbon of the choice is unknown" in unknown.reason and "carbon_g" not in unknown.facts
     assert "CO2" not in plan(watts=100.0).reason
 
 
@@ -81,6 +81,14 @@ def test_power_limits_are_offered_only_where_they_are_listed_and_below_the_prese
         limit_w=250.0,
     )
     assert power_limits(profile(device="cuda", power=(use,)), asked.cluster) == [150.0, 200.0]
+
+
+def test_a_budget_that_only_unknown_energy_could_break_is_refused():
+    asked = {"cluster": {"electricity_usd_per_kwh": 0.3}, "constraints": {"budget_usd": 5}}
+    with pytest.raises(InputError, match=r"cluster\.power_watts"):
+        make_plan(profile(), job(**asked), FakePredictor(), mitigation=())
+    asked["cluster"]["power_watts"] = 100
+    assert make_plan(profile(), job(**asked), FakePredictor(price=2.0), mitigation=()).choice is not None
 
 
 def test_power_limits_without_an_accelerator_are_refused():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -18,8 +19,6 @@ from tula_core.training.run import Attempt
 def attempt(folder: Path, number: int = 1, **cluster: Any) -> Attempt:
     plan = hand_made_plan("plain")
     job = plan.job.model_copy(update={"cluster": plan.job.cluster.model_copy(update=cluster)})
-    import dataclasses
-
     plan = dataclasses.replace(plan, job=job)
     return Attempt(plan=plan, row=plan.table[0], job_id="job", number=number, folder=folder, resume=number > 1)
 
@@ -76,6 +75,8 @@ def test_electricity_is_billed_where_energy_is_known_and_unknown_elsewhere(tmp_p
     own = attempt(tmp_path, electricity_usd_per_kwh=0.36)
     assert with_energy(figures(10.0), own, final(1e6, 10.0))["cost_usd"] == pytest.approx(0.1)
     assert with_energy(figures(10.0), own, {})["cost_usd"] is None
+    stated = with_energy(figures(10.0), attempt(tmp_path, electricity_usd_per_kwh=0.36, power_watts=1e5), {})
+    assert (stated["energy_j"], stated["cost_usd"]) == (None, pytest.approx(0.1))
     both = attempt(tmp_path, electricity_usd_per_kwh=0.36, price_per_node_hour=1.0)
     assert with_energy(figures(10.0, cost=0.5), both, final(1e6, 10.0))["cost_usd"] == pytest.approx(0.6)
     assert with_energy(figures(10.0, cost=0.5), both, {})["cost_usd"] is None

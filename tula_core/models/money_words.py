@@ -14,6 +14,8 @@ def of_money(profile: Profile, job: Job) -> Iterator[str]:
     """Yield every assumption behind cost and energy, as plain sentences without a final full stop."""
     yield from _of_cost(job.cluster)
     yield from _of_power(profile, job.cluster)
+    if job.cluster.electricity_usd_per_kwh is not None and not profile.power and job.cluster.power_watts is None:
+        yield "electricity has a price and energy is unknown: so is the cost, node-hours are shown"
     if job.cluster.power_limits_w is not None:
         yield from _of_limits(profile, job.cluster)
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import pdtrik
+from scipy.special import ndtri
 
 Array = NDArray[np.float64]
 
 _MOST_EXPONENT = 50.0  # e^50 segments are for ever already, and stay finite
+_FEW = 10.0
 _MOST_MEAN = 1e6  # interruptions from which their number is as good as certain
 
 
@@ -76,7 +77,7 @@ def drawn_time_s(run_s: Array, with_rate: Interruptions, chance: Array, within: 
         so that comparisons are not blurred by chance.
     """
     mean = np.minimum(with_rate.rate_per_s * run_s, _MOST_MEAN)
-    count = np.where(mean > 0, np.ceil(np.maximum(pdtrik(chance, np.maximum(mean, 1e-12)), 0.0)), 0.0)
+    count = poisson_quantile(mean, chance)
     each_s = with_rate.restart_s + with_rate.segment_s / 2
     lost_s = np.maximum(count * each_s + np.sqrt(count / 12) * with_rate.segment_s * within, 0.0)
     wanted_s = expected_time_s(run_s, with_rate) - run_s
@@ -84,7 +85,25 @@ def drawn_time_s(run_s: Array, with_rate: Interruptions, chance: Array, within: 
     return np.asarray(run_s + np.where(mean > 0, lost_s * wanted_s / usual_s, 0.0))
 
 
+def poisson_quantile(mean: Array, chance: Array) -> Array:
+    """Return the smallest k with P(N <= k) >= chance, exactly up to a mean of ten.
+
+    Above it by the expansion of Cornish and Fisher (Abramowitz and Stegun, 26.2.49) to the skewness: mean +
+    sqrt(mean) z + (z^2 - 1)/6, rounded. Many times faster than an inverse of the incomplete gamma function.
+    """
+    small = np.minimum(mean, _FEW)
+    term = np.exp(-small)
+    below, count, k = term.copy(), np.zeros_like(term), 0
+    while (missing := below < chance).any() and k < 20 * _FEW:
+        k += 1
+        count += missing
+        term = term * small / k
+        below += term
+    z = ndtri(chance)
+    return np.where(mean <= _FEW, count, np.maximum(np.round(mean + np.sqrt(mean) * z + (z**2 - 1) / 6), 0.0))
+
+
 def _segment_s(seconds: Array, with_rate: Interruptions) -> Array:
-    rate = np.maximum(with_rate.rate_per_s, 1e-300)
-    grown = np.expm1(np.minimum(rate * seconds, _MOST_EXPONENT)) / rate
-    return np.asarray(np.exp(np.minimum(rate * with_rate.restart_s, _MOST_EXPONENT)) * grown)
+    expected = np.clip(with_rate.rate_per_s * seconds, 1e-12, _MOST_EXPONENT)
+    restarts = np.minimum(with_rate.rate_per_s * with_rate.restart_s, _MOST_EXPONENT)
+    return np.asarray(np.exp(restarts) * seconds * np.expm1(expected) / expected)

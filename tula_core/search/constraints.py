@@ -124,10 +124,16 @@ def check_request(job: Job, profile: Profile) -> None:
     Raises
     ------
     InputError
-        A budget without a price, power limits without an accelerator, or a least accuracy where the workload's metric
-        is better when lower.
+        A budget without a price or with a price of unknown energy, power limits without an accelerator, or a least
+        accuracy where the workload's metric is better when lower.
     """
     check_price(job)
+    unmetered = not profile.power and job.cluster.power_watts is None
+    if job.constraints.budget_usd is not None and job.cluster.electricity_usd_per_kwh is not None and unmetered:
+        raise InputError(
+            f"constraints.budget_usd: {job.constraints.budget_usd:g} cannot be checked, because electricity is part of "
+            "the cost and no power meter could be read. Give cluster.power_watts, or leave the budget out."
+        )
     if job.cluster.power_limits_w is not None and profile.hardware.device != "cuda":
         raise InputError(
             f"cluster.power_limits_w: {list(job.cluster.power_limits_w)} cannot be used, because this machine has no "

@@ -76,15 +76,15 @@ class Spending:
             return ""
         grams = self._grams()
         if grams is None:
-            return "Its carbon is unknown, because its energy is."
+            return "The carbon of the choice is unknown, because its energy is."
         value, low, high = (words.grams(amount) for amount in grams)
-        return f"It emits {value} ({low} to {high}) of CO2, at {self.job.cluster.carbon_g_per_kwh:g} g per kWh."
+        return f"The choice emits {value} ({low} to {high}) of CO2, at {self.job.cluster.carbon_g_per_kwh:g} g per kWh."
 
     def _limit(self) -> str:
         limit = None if self.row is None else self.row.candidate.power_limit_w
         if limit is None:
             return ""
         return (
-            f"Its power limit needs an administrator: before training, on each node, sudo nvidia-smi "
+            f"The power limit of the choice needs an administrator: before training, on each node, sudo nvidia-smi "
             f"--power-limit={limit:g}; Tula checks it and never sets it."
         )

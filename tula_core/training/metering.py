@@ -10,6 +10,8 @@ import numpy as np
 from tula_core.engine.power.find import present_limit_w
 from tula_core.errors import InputError
 from tula_core.models.cost import billed_s, electricity_usd, hourly_price
+from tula_core.models.power.energy import energy_j
+from tula_core.models.power.node import fit_node_power
 from tula_core.tracking.spent import attempt_energy, attempt_folder, attempt_seconds
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ def with_energy(
 ) -> dict[str, float | None]:
     """Return a run's figures with its metered energy and the bill of each attempt by itself.
 
+    Electricity that was not metered is billed by the power that the job states; the energy itself stays unknown then.
     The start of the processes is not metered: the mean power of an attempt is taken to hold for all of its time. An
     attempt that was metered for less than half of it makes the energy unknown, not small.
     """
@@ -64,9 +67,20 @@ def with_energy(
     if electricity is not None:
         # Electricity that is not known is not free.
         energy = figures["energy_j"]
+        drawn = _stated_j(attempt, sum(spans_s)) if energy is None else energy
         base = 0.0 if price is None else cost
-        cost = None if energy is None or base is None else base + float(electricity_usd(energy, electricity))
+        cost = None if drawn is None or base is None else base + float(electricity_usd(drawn, electricity))
     return {**figures, "cost_usd": cost}
+
+
+def _stated_j(attempt: Attempt, seconds: float) -> float | None:
+    """Return the joules by the job's own figures, None where it has none."""
+    candidate = attempt.row.candidate
+    power = fit_node_power((), (), attempt.plan.job.cluster)
+    if not power.known:
+        return None
+    watts, _ = power.watts(np.array([float(candidate.processes_per_node)]), np.array([float(candidate.local_batch)]))
+    return float(energy_j(np.array([float(candidate.nodes)]), np.array([seconds]), watts)[0])
 
 
 def energy_source(final: Mapping[str, Any]) -> str | None:

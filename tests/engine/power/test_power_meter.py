@@ -24,7 +24,7 @@ def window(meter: PowerMeter, seconds: float = 5.0) -> Energy:
 
 
 def test_counter_and_samples_are_both_recorded_and_their_disagreement_is_said() -> None:
-    # Case P57: the counter says 187 J and samples of power say 327 J for the same five seconds.
+    # The counter says 187 J and samples of power say 327 J for the same five seconds.
     meter = PowerMeter(
         [source("counter", "counter", [1000.0, 1187.0]), source("samples", "power", [327.0 / 5, 327.0 / 5])]
     )
@@ -143,7 +143,7 @@ def test_an_accelerator_without_a_counter_is_sampled(tmp_path: Path) -> None:
 def test_where_an_accelerator_cannot_be_metered_energy_is_unavailable(
     tmp_path: Path, uuids: list[str], visible: str | None, match: str
 ) -> None:
-    # Case P58: a device name that is no number must not stop anything.
+    # A device name that is no number must not stop anything.
     packages(tmp_path, 1.0)
     nvml = Nvml(FakeNvml({"GPU-a": (1.0, 1.0), "GPU-blind": (None, None)}))
     meter = machine_meter(uuids, visible=visible, nvml=nvml, powercap=tmp_path)

@@ -93,7 +93,7 @@ def test_energy_comes_from_the_meter_and_its_doubt_widens_the_interval():
 
 
 def test_meters_that_disagree_are_said():
-    # Case P57: a counter that says 187 J and samples that say 327 J for the same five seconds.
+    # A counter that says 187 J and samples that say 327 J for the same five seconds.
     row = use(counter_w=187 / 5, integrated_w=327 / 5)
     assert row.disagreement == pytest.approx(327 / 187 - 1)
     told = " ".join(fit(make_profile(power=(row,)), make_job()).assumptions)
