@@ -108,7 +108,8 @@ def setting(row: Row) -> str:
     batch = f"local batch {c.local_batch}" + (f" accumulated {c.accumulation} times" if c.accumulation > 1 else "")
     with_ = f", with {' and '.join(c.mitigation)}" if c.mitigation else ""
     in_ = "" if c.precision is None else f", in {c.precision}"
-    return f"{spread}, {batch}: global batch {c.global_batch}{with_}{in_}"
+    limit = "" if c.power_limit_w is None else f", limited to {c.power_limit_w:g} W"
+    return f"{spread}, {batch}: global batch {c.global_batch}{with_}{in_}{limit}"
 
 
 def _count(count: int, noun: str) -> str:
@@ -137,9 +138,10 @@ def forecast_table(plan: Plan, rows: Iterable[int]) -> Table:
 
 
 def _batch(row: Row) -> str:
-    """Return local batch and accumulation, on a second line the precision where it is not the recipe's."""
+    """Return local batch and accumulation; below the precision where it is not the recipe's, and a power limit."""
     c = row.candidate
-    return f"{c.local_batch} x {c.accumulation}" + ("" if c.precision is None else f"\n{c.precision}")
+    limit = None if c.power_limit_w is None else f"{c.power_limit_w:g} W"
+    return "\n".join(part for part in (f"{c.local_batch} x {c.accumulation}", c.precision, limit) if part)
 
 
 def metric_name(plan: Plan) -> str:

@@ -73,6 +73,7 @@ Duration = Annotated[float, BeforeValidator(parse_duration_s), Field(gt=0, allow
 Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0)]
 Count = Annotated[int, Field(gt=0, le=10**12, strict=True)]  # beyond it arithmetic in floats is no longer exact
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Part(BaseModel):
@@ -84,7 +85,11 @@ class Part(BaseModel):
     @classmethod
     def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse ``yes`` as a number: pydantic would take a price of ``true`` for one dollar."""
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+        held = value if isinstance(value, list | tuple) else [value]
+        if (
+            any(isinstance(item, bool) for item in held)
+            and cls.model_fields[str(info.field_name)].annotation is not bool
+        ):
             raise ValueError("true and false are not allowed here")
         return value
 
@@ -123,6 +128,9 @@ class Cluster(Part):
     """The machines that may be used; nodes and processes are the most, prices are in USD.
 
     ``device_tflops`` and ``device_memory_gbps`` (peak TFLOP/s, memory bandwidth in GB/s) are needed for `NodeType`.
+    ``spot_interruptions_per_hour`` is how often one spot node is taken away, ``spot_restart_seconds`` how long until
+    another is there. ``power_watts`` is the mean power of a node with all its processes at work, ``idle_power_watts``
+    with none; ``power_limits_w`` are limits of one accelerator that may be set for a run.
     """
 
     nodes: Count = 1
@@ -135,6 +143,29 @@ class Cluster(Part):
     threads_per_process: Count | None = None
     device_tflops: Rates | None = None
     device_memory_gbps: Positive | None = None
+    spot_interruptions_per_hour: NotNegative | None = None
+    spot_restart_seconds: Annotated[NotNegative, BeforeValidator(parse_duration_s)] | None = None
+    electricity_usd_per_kwh: NotNegative | None = None
+    carbon_g_per_kwh: NotNegative | None = None
+    idle_power_watts: Positive | None = None
+    power_limits_w: tuple[Positive, ...] | None = Field(None, min_length=1, max_length=16)
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        if self.spot_interruptions_per_hour is not None and self.spot_price_per_node_hour is None:
+            raise ValueError(
+                "spot_interruptions_per_hour: given without spot_price_per_node_hour. Give that price too, or leave "
+                "the interruptions out"
+            )
+        if self.spot_restart_seconds is not None and self.spot_interruptions_per_hour is None:
+            raise ValueError(
+                "spot_restart_seconds: given without spot_interruptions_per_hour. Give how often a node is taken away, "
+                "or leave the restart out"
+            )
+        full, idle = self.power_watts, self.idle_power_watts
+        if full is not None and idle is not None and idle > full:
+            raise ValueError(f"idle_power_watts: {idle:g} is above power_watts, {full:g}. Swap or mend them")
+        return self
 
 
 class NodeType(Part):

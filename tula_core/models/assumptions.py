@@ -8,6 +8,7 @@ from tula_core.job import Job, Target
 from tula_core.models.checkpoints import CHECKPOINT_EVERY_S
 from tula_core.models.learning.fit import LearningModel
 from tula_core.models.memory import MemoryModel
+from tula_core.models.money_words import of_money
 from tula_core.models.plausibility import oddities
 from tula_core.models.step.communication import Links
 from tula_core.models.totals import ASSUMED_START_UP_S
@@ -21,7 +22,7 @@ def assumptions(
     return (
         *oddities(profile),
         *_of_time(profile, job, links),
-        *_of_money(job),
+        *of_money(profile, job),
         *_of_memory(memory, job),
         *_of_learning(profile, job, learning),
     )
@@ -48,18 +49,6 @@ def _of_time(profile: Profile, job: Job, links: Links) -> Iterator[str]:
         longest = max(row.seconds for row in profile.start_up)
         yield f"a run's start, {longest:.2g} s or less as measured, is part of its time"
     yield f"an evaluation at the end of each epoch and a checkpoint every {CHECKPOINT_EVERY_S:.0f} s are counted"
-
-
-def _of_money(job: Job) -> Iterator[str]:
-    cluster = job.cluster
-    if cluster.price_per_node_hour is None and cluster.spot_price_per_node_hour is None:
-        yield "no price is given: cost is unknown, node-hours are shown"
-    elif cluster.price_per_node_hour is None:
-        yield "only a spot price is given: cost uses it and counts no interruption"
-    if cluster.power_watts is None:
-        yield "power_watts is not given: energy is unknown"
-    else:
-        yield f"energy takes each node to draw {cluster.power_watts:g} W all the time"
 
 
 def _of_memory(memory: MemoryModel | None, job: Job) -> Iterator[str]:

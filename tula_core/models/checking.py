@@ -20,6 +20,7 @@ _POSITIVE = {
     "start_up": _SHAPE,
     "evaluation": (*_SHAPE, "samples", "seconds"),
     "pilots": ("global_batch", "planned_samples"),
+    "power": (*_SHAPE, "local_batch", "node_w"),
 }
 _NOT_NEGATIVE = {
     "steps": (
@@ -55,6 +56,10 @@ def check_profile(profile: Profile) -> None:
     for index, row in enumerate(profile.steps):
         if row.block_scatter is not None:
             _check(f"steps[{index}].block_scatter", row.block_scatter, low=0.0)
+    for index, drawn in enumerate(profile.power):
+        for name in ("accelerator_w", "limit_w"):
+            if getattr(drawn, name) is not None:
+                _check(f"power[{index}].{name}", getattr(drawn, name), low=0.0, open_end=True)
     _check_facts(profile)
     _check_pilots(profile)
     if profile.checkpoint_s is not None:

@@ -14,7 +14,9 @@ How corrections learnt from history enter, each multiplying by exp(log_bias) and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from tula_core.models.checking import check_profile
 from tula_core.models.forecasting import Band, Models, forecast_bands, learning_draws, memory_band, wanted_epochs
 from tula_core.models.learning.fit import fit_learning
 from tula_core.models.memory import HostRoom, fit_host_memory, fit_memory, state_bytes
+from tula_core.models.power.node import fit_node_power
 from tula_core.models.precision_set import Precisions, fit_precisions
 from tula_core.models.step.communication import fit_links
 from tula_core.models.step.fit import fit_step_time
@@ -66,6 +69,11 @@ class Predictor:
         return self._models
 
     @property
+    def host(self) -> HostRoom:
+        """What the processes of a candidate may hold of their host."""
+        return self._host
+
+    @property
     def label(self) -> str:
         """The version that a plan and a run carry."""
         return self._models.corrections.label
@@ -84,8 +92,9 @@ class Predictor:
         """Return one row for each candidate, in their order.
 
         A row is infeasible only where no limit of the job's is needed to say so: a global batch above the training
-        set, a local batch that ran out of memory when measured, or a staged or power-limited candidate, which these
-        models do not forecast, or a precision that failed when measured. What makes no sense then is unknown.
+        set, a local batch that ran out of memory when measured, a power limit where there is nothing to limit, a staged
+        candidate, which these models do not forecast, or a precision that failed when measured. What makes no sense
+        then is unknown.
 
         Raises
         ------
@@ -120,6 +129,20 @@ class Predictor:
             self._reach[batch] = float(np.mean(learning.reached & inside))
         return self._reach[batch]
 
+    def on_spot(self, candidate: Candidate) -> Row | None:
+        """Return the forecast of a candidate on spot nodes, interruptions counted.
+
+        None where the job has no spot price beside a firm one, or says nothing of how often a node is taken away.
+        """
+        cluster = self._models.job.cluster
+        firm, spot = cluster.price_per_node_hour, cluster.spot_price_per_node_hour
+        if firm is None or spot is None or cluster.spot_interruptions_per_hour is None:
+            return None
+        there = cluster.model_copy(update={"price_per_node_hour": None})
+        job = self._models.job.model_copy(update={"cluster": there})
+        models = replace(self._models, job=job)
+        return Predictor(models, self._assumptions, self._precisions, self._host).forecast([candidate])[0]
+
     def max_local_batch(
         self, nodes: int, processes_per_node: int, memory_bytes_limit: float, precision: str | None = None
     ) -> int | None:
@@ -149,7 +172,7 @@ class Predictor:
         models = self._precisions.models(self._models, precision)
         reasons = [self._impossible(candidate) for candidate in candidates]
         possible = [candidate for candidate, reason in zip(candidates, reasons, strict=True) if reason is None]
-        forecasts = iter(_intervals(forecast_bands(models, Shapes.of(possible)), len(possible)) if possible else [])
+        forecasts = iter(_intervals(_bands(models, possible), len(possible)) if possible else [])
         measured = models.step.is_measured(Shapes.of(candidates)).tolist()
         rows = []
         for candidate, reason, timed in zip(candidates, reasons, measured, strict=True):
@@ -173,8 +196,8 @@ class Predictor:
             return f"global batch {candidate.global_batch} is above the {samples} training samples"
         if candidate.stages is not None:
             return "a staged candidate is not forecast by these models"
-        if candidate.power_limit_w is not None:
-            return "a power limit is not forecast by these models"
+        if candidate.power_limit_w is not None and self._models.power.top_w is None:
+            return "a power limit is not forecast where no accelerator's limit is known"
         return self._precisions.impossible(candidate)
 
     def _failed(self, candidate: Candidate) -> str | None:
@@ -230,6 +253,7 @@ def fit(profile: Profile, job: Job, corrections: Corrections = BUILTIN) -> Predi
         memory=memory,
         learning=learning,
         overheads=fit_overheads(profile),
+        power=fit_node_power(profile.power, profile.steps, job.cluster),
         corrections=corrections,
     )
     precisions = fit_precisions(profile, job, step, memory, state)
@@ -241,6 +265,11 @@ def fit(profile: Profile, job: Job, corrections: Corrections = BUILTIN) -> Predi
         *precisions.assumptions(),
     )
     return Predictor(models, said, precisions, host)
+
+
+def _bands(models: Models, candidates: Sequence[Candidate]) -> dict[str, Band]:
+    limits = [math.nan if c.power_limit_w is None else c.power_limit_w for c in candidates]
+    return forecast_bands(models, Shapes.of(candidates), np.array(limits, dtype=float))
 
 
 def _intervals(bands: dict[str, Band], count: int) -> list[dict[str, Interval]]:
@@ -262,6 +291,9 @@ def _check_candidate(candidate: Candidate) -> None:
         value = getattr(candidate, name)
         if type(value) is not int or value < 1:
             raise InputError(f"candidate.{name}: a whole number of at least 1 is needed, got {value!r}. Mend it.")
+    limit = candidate.power_limit_w
+    if limit is not None and not 0 < limit < math.inf:
+        raise InputError(f"candidate.power_limit_w: watts above 0 or none at all are needed, got {limit!r}. Mend it.")
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:

@@ -19,6 +19,7 @@ from tula_core.records import (
     HostMemory,
     MemoryUse,
     Pilot,
+    PowerUse,
     PrecisionTiming,
     StartUp,
     StepTiming,
@@ -42,6 +43,7 @@ class Collector:
         self.evaluation: dict[World, EvaluationTiming] = {}
         self.start_up: dict[World, StartUp] = {}
         self.pilots: dict[tuple[World, int], Pilot] = {}
+        self.power: dict[tuple[World, int], PowerUse] = {}
         self.noise: GradientNoise | None = None
         self.checkpoint_s: float | None = None
         self.first_heard_s: float | None = None  # when the first step of all was known, in seconds from the beginning
@@ -165,6 +167,17 @@ class Collector:
     def _on_drift(self, data: Mapping[str, Any]) -> None:
         if abs(data["share"]) > _DRIFT:
             self.warn(f"timing drifted by {100 * data['share']:+.0f} % during the sweep of {self.world}")
+
+    def _on_power(self, data: Mapping[str, Any]) -> None:
+        use = _record(PowerUse, data)
+        self.power[self.world, use.local_batch] = use
+
+    def _on_no_power(self, data: Mapping[str, Any]) -> None:
+        if data["device"] != "cpu":  # few CPU machines let a user read their meter, and there it surprises nobody
+            self.warn(data["reason"])
+
+    def _on_power_disagreement(self, data: Mapping[str, Any]) -> None:
+        self.warn(data["text"])
 
     def _on_noise(self, data: Mapping[str, Any]) -> None:
         self.noise = _record(GradientNoise, data)

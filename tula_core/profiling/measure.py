@@ -113,6 +113,7 @@ def measure(
         precisions=tuple(collector.precisions.values()),
         content=collector.content,
         host=collector.host,
+        power=tuple(collector.power.values()),
     )
 
 

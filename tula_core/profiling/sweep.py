@@ -16,6 +16,7 @@ from tula_core.profiling.active import Standing, next_size
 from tula_core.profiling.communication import message_sizes, time_all_reduce
 from tula_core.profiling.memory import MemoryPhases, sample_content
 from tula_core.profiling.pilot import Pilots
+from tula_core.profiling.power import PowerLog
 from tula_core.profiling.precision import measure_precisions
 from tula_core.profiling.rig import Rig, StepFeed
 from tula_core.profiling.statistics import drift, forecast_peak, robust_mean, standard_error
@@ -45,6 +46,7 @@ class Sweep:
         self.rig = rig
         self.payload = payload
         self.runs: list[SizeRun] = []
+        self.power = PowerLog(rig.context)
         self.peaks: list[tuple[int, int]] = []
         self.begun_s = rig.left_s()
         self.limited_by = ""
@@ -131,6 +133,7 @@ class Sweep:
         until = self.rig.left_s() - seconds
         self._screen(until + (1 - _SCREEN_SHARE) * seconds)
         settled = self._contest(until)
+        self.power.report()
         self._report_drift()
         return settled and all(run.blocks for run in self.runs)
 
@@ -174,7 +177,8 @@ class Sweep:
             return False
         if not run.blocks:
             run.order = self.timed
-        timed_block(self.rig, run, steps, with_parts=steps >= _FEWEST_STEPS)
+        with self.power.window(run.local_batch):
+            timed_block(self.rig, run, steps, with_parts=steps >= _FEWEST_STEPS)
         self.timed += 1
         self._report(run)
         return True

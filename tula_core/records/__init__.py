@@ -9,6 +9,7 @@ from tula_core.records.codec import from_json, load, save, to_json
 from tula_core.records.corrections import Correction, Corrections
 from tula_core.records.outcome import CurvePoint, Outcome
 from tula_core.records.plan import Plan, PlanProbe
+from tula_core.records.power import PowerUse
 from tula_core.records.profile import (
     CommunicationTiming,
     ContentMemory,
@@ -47,6 +48,7 @@ __all__ = [
     "PilotPoint",
     "Plan",
     "PlanProbe",
+    "PowerUse",
     "PrecisionTiming",
     "ProbeUse",
     "Profile",

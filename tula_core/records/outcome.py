@@ -63,6 +63,7 @@ class Outcome:
     finished_at: str  # ISO 8601, UTC
     planned_hardware: str | None = None  # the plan's, where the run was on another than that
     precision: str | None = None  # where it was another than the recipe's
+    energy_source: str | None = None  # the meters behind actual energy, in words
 
     def judges(self, quantity: str) -> bool:
         """Return whether the actual value judges the forecast: not where that was made for another machine."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from tula_core.records.codec import Reading
+from tula_core.records.power import PowerUse
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,3 +223,4 @@ class Profile:
     precisions: tuple[PrecisionTiming, ...] = ()
     content: ContentMemory | None = None
     host: HostMemory | None = None
+    power: tuple[PowerUse, ...] = ()  # empty where no meter could be read

@@ -26,6 +26,7 @@ from tula_core.search.notes import data_notes, norm_warning
 from tula_core.search.objective import Decision, decide
 from tula_core.search.reasons import explain
 from tula_core.search.space import candidates, key, reference_key
+from tula_core.search.spending import Spending
 from tula_core.search.study import Searched, Task, search, write_journal
 from tula_core.seeding import derive_seed
 
@@ -68,6 +69,8 @@ def make_plan(
     judged = searched.judged
     decision = decide(judged, job, limits.expense, profile.facts.higher_is_better)
     listener(_done(judged))
+    chosen = None if decision.choice is None else judged[decision.choice].row
+    spending = Spending.of(chosen, job, predictor)
     return Plan(
         job=job,
         hardware=_plain(profile.hardware),
@@ -79,9 +82,10 @@ def make_plan(
         choice_index=decision.choice,
         reason=explain(judged, decision, job, profile.hardware)
         + _of_target(judged, decision, limits)
-        + _beware_of_norm(judged, decision, profile),
+        + _beware_of_norm(judged, decision, profile)
+        + spending.reason(),
         assumptions=_assumptions(predictor, searched, limits, profile, len(grid)),
-        facts=_facts(profile, job, decision, len(judged), len(grid)),
+        facts=_facts(profile, job, decision, len(judged), len(grid)) | spending.facts(),
     )
 
 
@@ -106,7 +110,9 @@ def _always_searched(grid: Sequence[Candidate], profile: Profile, job: Job) -> l
     others = [
         c
         for c in grid
-        if (c.nodes, c.processes_per_node, c.local_batch, c.accumulation) in measured and key(c) != reference
+        if (c.nodes, c.processes_per_node, c.local_batch, c.accumulation) in measured
+        and c.power_limit_w is None
+        and key(c) != reference
     ]
     return [next(c for c in grid if key(c) == reference), *others]
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tula_core.engine.shares import Layout, smallest_micro_batch
 from tula_core.errors import InputError
 from tula_core.job import Job, Target
+from tula_core.models.cost import has_price
 from tula_core.records import Candidate, Hardware, Profile, Row
 from tula_core.search import odds, words
 from tula_core.search.violation import Violation, unchecked
@@ -101,8 +102,7 @@ def check_price(job: Job) -> None:
     InputError
         A budget without a price.
     """
-    priced = job.cluster.price_per_node_hour is not None or job.cluster.spot_price_per_node_hour is not None
-    if job.constraints.budget_usd is not None and not priced:
+    if job.constraints.budget_usd is not None and not has_price(job.cluster):
         raise InputError(
             f"constraints.budget_usd: {job.constraints.budget_usd:g} cannot be checked, because the job has no price. "
             "Give cluster.price_per_node_hour in USD, or leave the budget out."
@@ -115,9 +115,21 @@ def check_request(job: Job, profile: Profile) -> None:
     Raises
     ------
     InputError
-        A budget without a price, or a least accuracy where the workload's metric is better when lower.
+        A budget without a price or with a price of unknown energy, power limits without an accelerator, or a least
+        accuracy where the workload's metric is better when lower.
     """
     check_price(job)
+    unmetered = not profile.power and job.cluster.power_watts is None
+    if job.constraints.budget_usd is not None and job.cluster.electricity_usd_per_kwh is not None and unmetered:
+        raise InputError(
+            f"constraints.budget_usd: {job.constraints.budget_usd:g} cannot be checked, because electricity is part of "
+            "the cost and no power meter could be read. Give cluster.power_watts, or leave the budget out."
+        )
+    if job.cluster.power_limits_w is not None and profile.hardware.device != "cuda":
+        raise InputError(
+            f"cluster.power_limits_w: {list(job.cluster.power_limits_w)} cannot be used, because this machine has no "
+            "accelerator that could be limited. Leave it out."
+        )
     if job.constraints.min_accuracy is not None and not profile.facts.higher_is_better:
         raise InputError(
             f"constraints.min_accuracy: {job.constraints.min_accuracy:g} does not fit the metric "

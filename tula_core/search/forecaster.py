@@ -37,3 +37,7 @@ class Forecaster(Protocol):
     def reach_probability(self, candidate: Candidate, /) -> float | None:
         """Return the chance that the job's target is reached within its epochs; None where it cannot be said."""
         ...
+
+    def on_spot(self, candidate: Candidate, /) -> Row | None:
+        """Return the forecast on spot nodes, interruptions counted; None where they cannot be compared."""
+        ...

@@ -134,7 +134,9 @@ def _neighbour(rows: Sequence[Row], decision: Decision, job: Job) -> str:
 def _second_best(rows: Sequence[Row], decision: Decision) -> str:
     assert decision.choice is not None
     row = rows[decision.choice]
-    same = [r for r in _feasible(rows, lambda r: _layout(r) == _layout(row)) if r is not row]
+    limit = row.candidate.power_limit_w
+    alike = _feasible(rows, lambda r: _layout(r) == _layout(row) and r.candidate.power_limit_w == limit)
+    same = [r for r in alike if r is not row]
     if not same:
         return ""
     other = min(same, key=_time)

@@ -19,7 +19,7 @@ LARGEST_MULTIPLE = 64
 ALL_UP_TO = 8
 """Up to this many nodes, or processes on one node, every number is looked at; above, powers of two and the most."""
 
-Key = tuple[int, int, int, int, int, str]
+Key = tuple[int, int, int, int, int, str, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,15 +34,17 @@ class BatchRange:
 def key(candidate: Candidate) -> Key:
     """Return what tells candidates of one job apart, in the order of the table."""
     c = candidate
-    return (c.nodes, c.processes_per_node, c.global_batch, c.accumulation, c.local_batch, c.precision or "")
+    shape = (c.nodes, c.processes_per_node, c.global_batch, c.accumulation, c.local_batch)
+    return (*shape, c.precision or "", c.power_limit_w or 0.0)
 
 
 def reference_key(candidates: Iterable[Candidate], batch: int) -> Key:
     """Return the key of the reference batch on one process, the one with the fewest micro-batches.
 
-    It is in the recipe's own precision, of which an empty name comes first.
+    It is in the recipe's own precision, of which an empty name comes first, and without a power limit.
     """
-    alone = (c for c in candidates if c.processes == 1 and c.global_batch == batch and c.precision is None)
+    plain = (c for c in candidates if c.precision is None and c.power_limit_w is None)
+    alone = (c for c in plain if c.processes == 1 and c.global_batch == batch)
     return min(key(c) for c in alone)
 
 
@@ -50,7 +52,8 @@ def candidates(profile: Profile, job: Job, predictor: Forecaster, mitigation: tu
     """Return every candidate of a job, in the order of the table, none twice.
 
     The reference batch on one process is always among them, and so is whatever was measured within the cluster, also
-    where it breaks a limit: then the plan says which. Each precision of ``job.precisions`` brings its own.
+    where it breaks a limit: then the plan says which. Each precision of ``job.precisions`` brings its own; each comes
+    without a power limit, and with each of those that the cluster's accelerators may be given.
     """
     names: tuple[str | None, ...] = (None, *job.other_precisions)
     made = (
@@ -61,9 +64,11 @@ def candidates(profile: Profile, job: Job, predictor: Forecaster, mitigation: tu
             accumulation=parts,
             mitigation=mitigation,
             options={} if name is None else {PRECISION: name},
+            power_limit_w=limit,
         )
         for name in names
         for nodes, processes, local, parts in _shapes(profile, job, _cap_of(profile, job, predictor, name))
+        for limit in (None, *power_limits(profile, job.cluster))
     )
     return tuple(sorted(made, key=key))
 
@@ -87,6 +92,16 @@ def _shapes(profile: Profile, job: Job, cap: Callable[[int, int], int | None]) -
         for s in profile.steps
         if s.nodes <= job.cluster.nodes and s.processes_per_node <= job.cluster.processes_per_node
     }
+
+
+def power_limits(profile: Profile, cluster: Cluster) -> list[float]:
+    """Return the limits worth a look: those of the cluster that are below the one in force, ascending.
+
+    Where the one in force could not be read, it is taken to be the highest of the cluster's.
+    """
+    asked = set(cluster.power_limits_w or ())
+    present = max((use.limit_w for use in profile.power if use.limit_w is not None), default=max(asked, default=0.0))
+    return sorted(limit for limit in asked if limit < present)
 
 
 def layouts(cluster: Cluster) -> list[tuple[int, int]]:

@@ -173,6 +173,8 @@ def _annotate(trial: optuna.Trial, item: Judged) -> None:
     trial.set_user_attr("global_batch", c.global_batch)
     if c.precision is not None:
         trial.set_user_attr("precision", c.precision)
+    if c.power_limit_w is not None:
+        trial.set_user_attr("power_limit_w", c.power_limit_w)
     if item.row.infeasible_because is not None:
         trial.set_user_attr("infeasible_because", item.row.infeasible_because)
     excess = {violation.key: violation.excess for violation in item.violations}

@@ -47,6 +47,18 @@ def usd(value: float) -> str:
     return expense(value, "cost_usd")
 
 
+def grams(amount: float) -> str:
+    """Return a mass in mg, g, kg or t.
+
+    >>> grams(0.0021), grams(12.34), grams(4560), grams(0)
+    ('2.1 mg', '12 g', '4.6 kg', '0 g')
+    """
+    for unit, size in (("t", 1e6), ("kg", 1e3), ("g", 1.0), ("mg", 1e-3)):
+        if amount >= size:
+            return f"{_short(amount / size)} {unit}"
+    return "0 g" if amount == 0 else f"{_short(amount * 1e3)} mg"
+
+
 def percent(fraction: float) -> str:
     """Return a share as a percentage.
 
@@ -98,7 +110,8 @@ def describe(candidate: Candidate) -> str:
     processes = f"{candidate.processes_per_node} process{'es' if candidate.processes_per_node > 1 else ''}"
     parts = f" ({candidate.accumulation} micro-batches a step)" if candidate.accumulation > 1 else ""
     in_ = "" if candidate.precision is None else f" in {candidate.precision}"
-    return f"{nodes} x {processes} with global batch {candidate.global_batch}{parts}{in_}"
+    limit = "" if candidate.power_limit_w is None else f" limited to {candidate.power_limit_w:g} W"
+    return f"{nodes} x {processes} with global batch {candidate.global_batch}{parts}{in_}{limit}"
 
 
 def time_with_interval(row: Row) -> str:

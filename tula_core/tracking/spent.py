@@ -41,6 +41,14 @@ def seconds_by_nodes(run_folder: Path, attempts: int, nodes: int) -> dict[int, f
     return found
 
 
+def attempt_energy(folder: Path) -> tuple[float, float] | None:
+    """Return the joules that were metered in an attempt and for how many seconds, None where nothing was."""
+    metered = [event["energy"] for event in _events(folder) if isinstance(event.get("energy"), dict)]
+    if not metered or metered[-1].get("total_j") is None:
+        return None
+    return float(metered[-1]["total_j"]), float(metered[-1]["seconds"])
+
+
 def spent(run_folder: Path, attempt: int) -> tuple[float | None, int | None]:
     """Return the seconds of all attempts up to ``attempt`` and the samples the last had seen, None where none says."""
     seconds = sum(attempt_seconds(attempt_folder(run_folder, number)) for number in range(1, attempt + 1))

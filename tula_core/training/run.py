@@ -20,6 +20,7 @@ from tula_core.records.candidate import UNKNOWN
 from tula_core.tracking.spent import attempt_folder, attempt_layout, attempt_seconds, seconds_by_nodes
 from tula_core.training.drift import DriftAlarm
 from tula_core.training.eta import Remaining
+from tula_core.training.metering import energy_source, with_energy
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 PointHandler = Callable[[int, Mapping[str, float]], None]
@@ -109,6 +110,8 @@ class _Hearing:
                 "is learnt from it about the forecast of time and memory",
                 level="info",
             )
+        if event.get("limit_warning"):
+            self._say(event["limit_warning"], level="warning")
         planned = self.attempt.plan.hardware.get("device", event["device"])
         if planned != event["device"]:
             self._say(
@@ -232,6 +235,7 @@ def _task(attempt: Attempt) -> WorkerTask:
             "resume": attempt.resume,
             "train_samples": int(attempt.plan.facts["train_samples"]),
             "sample_shape": attempt.plan.facts.get("sample_shape"),
+            "power_limit_w": candidate.power_limit_w,
         },
         folder=attempt.task_folder,
         nodes=candidate.nodes,
@@ -277,11 +281,12 @@ def _outcome(
         predicted={name: interval.value for name, interval in forecast.items()},
         predicted_low={name: interval.low for name, interval in forecast.items()},
         predicted_high={name: interval.high for name, interval in forecast.items()},
-        actual=_actual(hearing, final, by_nodes),
+        actual=with_energy(_actual(hearing, final, by_nodes), attempt, final),
         curve=curve,
         run_folder=str(attempt.folder),
         finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         planned_hardware=str(plan.hardware["fingerprint"]) if hearing.elsewhere else None,
+        energy_source=energy_source(final),
     )
 
 
@@ -303,7 +308,7 @@ def _actual(hearing: _Hearing, final: Mapping[str, Any], by_nodes: Mapping[int, 
         "cost_usd": None
         if price is None
         else float(cost_usd(nodes, seconds, price, plan.job.cluster.billing_seconds).sum()),
-        "energy_j": None,  # no meter is read; a forecast from stated watts has nothing to be held against
+        "energy_j": None,  # of `with_energy`
         "memory_bytes": final.get("memory_bytes"),
         "epochs": samples / int(plan.facts["train_samples"]),
         "steps": final.get("steps", hearing.steps),

@@ -22,12 +22,14 @@ from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_va
 from tula_core.engine.hardware import inspect_hardware
 from tula_core.engine.loop import run_step
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
+from tula_core.engine.power.windows import RunMeter, plain
 from tula_core.errors import DivergedError, InputError, RunError, StoppedError
 from tula_core.job import Job, Target
 from tula_core.mitigations.learning_rate import LearningRate
 from tula_core.records import CurvePoint
 from tula_core.seeding import derive_seed, fold
 from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict
+from tula_core.training.metering import check_power_limit
 from tula_core.training.step_times import StepTimes
 from tula_core.workloads import Workload
 from tula_core.workloads.load import load_workload
@@ -83,6 +85,9 @@ class Run:
         self.times = StepTimes()
         self.eval_batch = evaluation_batch(payload["local_batch"], first_input_values(self.workload))
         self.guard = Guard(context, None)
+        self.limit_warning = check_power_limit(context, payload.get("power_limit_w"))
+        self.meter = RunMeter(context)
+        self._metered_from = self.meter.mark()
         self._step_rate = self.rate.peak
         self._attempt_began = self._step_began = time.perf_counter()
 
@@ -103,6 +108,7 @@ class Run:
             steps_per_epoch=self.stream.steps_per_epoch,
             device=self.context.device.type,
             hardware=inspect_hardware(self.job.cluster).fingerprint,
+            limit_warning=self.limit_warning,
         )
 
     def go(self) -> dict[str, Any]:
@@ -118,6 +124,7 @@ class Run:
             **asdict(self.progress),
             "learning_rate": self.rate.peak,
             "step_time_s": self.times.mean_s,
+            "energy": self._energy(),
             "memory_bytes": int(self.context.all_reduce_max([float(peak_bytes(self.context.device))])[0]),
         }
 
@@ -188,7 +195,11 @@ class Run:
             learning_rate=self._step_rate,
             images_per_s=verdict.samples_per_s,
             elapsed_s=self.progress.elapsed_s,
+            energy=self._energy(),
         )
+
+    def _energy(self) -> dict[str, float | str | None] | None:
+        return plain(self.meter.since(self._metered_from)) if self.meter.available else None
 
     def _evaluate(self) -> None:
         result = evaluate(self.trainee, self.eval_batch)

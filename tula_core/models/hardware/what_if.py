@@ -13,6 +13,7 @@ from tula_core.job import Cluster, Job, NodeType, Precision, Rates
 from tula_core.models.hardware.elsewhere import ElsewhereSteps, Wire
 from tula_core.models.hardware.fleet_priors import PRIORS_FILE
 from tula_core.models.hardware.transfer import Device, TransferPriors, log_time_ratio
+from tula_core.models.precision_set import Precisions
 from tula_core.models.predictor import Predictor
 from tula_core.models.totals import Overheads
 from tula_core.records.candidate import UNKNOWN, Candidate, Interval, Row
@@ -73,7 +74,8 @@ def elsewhere(predictor: Predictor, profile: Profile, node: NodeType) -> tuple[E
         models, job=moved_job, step=steps, overheads=_overheads(models.overheads, log_ratio, log_ratio_sd)
     )
     hardware = _hardware(profile.hardware, node)
-    made = ElsewherePredictor(moved, _assumptions(profile, node, log_ratio))
+    alone = Precisions(reference=job.recipe.precision)  # the rates of others were not measured there
+    made = ElsewherePredictor(moved, _assumptions(profile, node, log_ratio), alone, predictor.host)
     return made, dataclasses.replace(profile, hardware=hardware), moved_job
 
 

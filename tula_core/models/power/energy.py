@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-def energy_j(nodes: Array, wall_s: Array, power_watts: float) -> Array:
+def energy_j(nodes: Array, wall_s: Array, power_watts: Array | float) -> Array:
     """Return nodes x mean power of a node x seconds: J = integral of P dt at constant power.
 
     Parameters
@@ -18,6 +18,6 @@ def energy_j(nodes: Array, wall_s: Array, power_watts: float) -> Array:
     wall_s
         Seconds from launch to end.
     power_watts
-        Mean power of one node, as the job's cluster gives it.
+        Mean power of one node.
     """
     return np.asarray(nodes * wall_s * power_watts)
