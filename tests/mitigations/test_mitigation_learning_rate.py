@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tula_core.errors import InputError
 from tula_core.job import Job, Recipe
 from tula_core.mitigations import MITIGATIONS, resolve
-from tula_core.mitigations.learning_rate import LearningRate, learning_rate_factor
+from tula_core.mitigations.rates.plan import LearningRate, learning_rate_factor
 
 SGD = Recipe(optimizer="sgd", learning_rate=0.1, batch_size=256, schedule="cosine")
 

@@ -14,7 +14,7 @@ from tula_core import mitigations
 from tula_core.engine.assemble import Trainee, assemble
 from tula_core.engine.batches import Layout, Step
 from tula_core.engine.loop import run_step
-from tula_core.mitigations.learning_rate import LearningRate
+from tula_core.mitigations.rates.plan import LearningRate
 from tula_core.models.learning.schedules import TRAPEZOID_STABLE, annealing, pilot_schedule
 from tula_core.profiling.noise import PilotNoise
 from tula_core.profiling.rig import Rig

@@ -23,7 +23,7 @@ from tula_core.engine.loop import run_step
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
 from tula_core.errors import DivergedError, InputError, RunError, StoppedError
 from tula_core.job import Job, Target
-from tula_core.mitigations.learning_rate import LearningRate
+from tula_core.mitigations.rates.plan import LearningRate
 from tula_core.records import CurvePoint
 from tula_core.seeding import derive_seed, fold
 from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict
