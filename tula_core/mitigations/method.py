@@ -5,7 +5,7 @@ the little state it needs. The loop calls, in this order:
 
 1. ``network`` and ``optimizer`` once, before the data-parallel wrapper is put around the network;
 2. at each step ``clock`` and ``rate``, then for each micro-batch ``prepare`` and ``loss_weights``; after the backward
-   passes ``perturb`` and, where it asked for a second pass, ``unperturb``; then ``observe`` where moments were measured;
+   passes ``perturb`` and, with a second pass, ``unperturb``; then ``observe`` where moments were measured;
    after an update that was made ``after_step``. A step that mixed precision skips moves nothing;
 3. ``heard`` whenever the processes agree on the mean training loss;
 4. ``evaluating`` around each evaluation;
