@@ -73,6 +73,7 @@ Duration = Annotated[float, BeforeValidator(parse_duration_s), Field(gt=0, allow
 Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0)]
 Count = Annotated[int, Field(gt=0, le=10**12, strict=True)]  # beyond it arithmetic in floats is no longer exact
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Part(BaseModel):
@@ -171,6 +172,7 @@ class Job(Part):
     constraints: Constraints = Constraints()
     probe: Probe = Probe()
     mitigation: str | list[str] = "auto"
+    mitigation_options: dict[str, dict[str, Finite]] = Field(default_factory=dict)
     seed: int = Field(0, ge=0, lt=2**31, strict=True)
 
     @field_validator("name")

@@ -35,7 +35,7 @@ def test_auto_takes_the_rule_of_the_optimizers_family() -> None:
 def test_unknown_and_clashing_methods_are_refused() -> None:
     with pytest.raises(InputError, match="Did you mean 'linear-lr'"):
         resolve(Job(workload="x", mitigation="linear_lr"))
-    with pytest.raises(InputError, match="both set the learning rate"):
+    with pytest.raises(InputError, match="sets the learning rate too"):
         resolve(Job(workload="x", mitigation=["linear-lr", "sqrt-lr"]))
 
 

@@ -97,6 +97,8 @@ class Method:
     """Whether `observe` is to be called; measuring costs one pass over the gradient."""
     second_pass: ClassVar[bool] = False
     """Whether the gradient is taken again after `perturb`."""
+    own_state: ClassVar[bool] = False
+    """Whether each process has a state of its own; then a checkpoint holds all of them."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -108,6 +110,18 @@ class Method:
     def optimizer(self, network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer | None:
         """Return the optimizer to use, None for the recipe's own."""
         return None
+
+    def distributed(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Take the network as it is wrapped for several processes, and the optimizer; called once, before training."""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether all processes hold the same weights, so that a checkpoint speaks for all."""
+        return True
+
+    def next_batch(self, current: int) -> int:
+        """Return the global batch to go on with; asked where an epoch ends."""
+        return current
 
     def clock(self, samples_seen: float) -> float:
         """Return the position of the learning-rate schedule, in samples."""

@@ -45,7 +45,7 @@ class PostLocalSgd(Method):
             return
         self._optimizer = optimizer
         alone, _ = dist.new_subgroups(group_size=1)
-        self._state = PostLocalSGDState(
+        self._state = PostLocalSGDState(  # type: ignore[no-untyped-call]
             process_group=None, subgroup=alone, start_localSGD_iter=self._first, post_local_gradient_allreduce=False
         )
         self._state.iter = self._steps

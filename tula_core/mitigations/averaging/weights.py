@@ -33,6 +33,10 @@ def decay(keep: float, samples: float) -> float:
     return float(keep ** (samples / _PER_SAMPLES))
 
 
+def _blend(share: float) -> Any:
+    return get_ema_multi_avg_fn(share)  # type: ignore[no-untyped-call]
+
+
 class _Averaged(Method):
     """Keeps an average beside the network and lends it for evaluation."""
 
@@ -89,14 +93,14 @@ class Ema(_Averaged):
     """Exponential mean of the weights; its horizon is in samples and short at the beginning."""
 
     def _make(self, network: nn.Module) -> Any:
-        return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(self.setting.options["keep"]))
+        return AveragedModel(network, multi_avg_fn=_blend(self.setting.options["keep"]))
 
     def after_step(self, network: nn.Module, global_samples: int, samples_seen: int) -> None:
         """Blend the weights in; early on with a memory no longer than what has been seen."""
         average = self.average(network)
         done = int(average.n_averaged)
         share = min(decay(self.setting.options["keep"], global_samples), (1 + done) / (10 + done))
-        average.multi_avg_fn = get_ema_multi_avg_fn(share)
+        average.multi_avg_fn = _blend(share)
         average.update_parameters(network)
 
 

@@ -10,7 +10,7 @@ adversarial samples share batch norm, unlike the paper's.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,8 @@ def adversary(network: nn.Module, inputs: Tensor, targets: Tensor, size: float) 
 
 class ConAdv(Method):
     """Puts the adversaries of the step before in the place of half of this step's samples."""
+
+    own_state: ClassVar[bool] = True
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)

@@ -36,13 +36,14 @@ class Lars(Method):
         """Return LARS with the recipe's momentum and decay."""
         from pytorch_optimizer import LARS
 
-        return LARS(
+        found: torch.optim.Optimizer = LARS(
             parameter_groups(network, recipe.weight_decay),
             lr=recipe.learning_rate,
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
             trust_coefficient=self.setting.options["trust"],
         )
+        return found
 
     def rate(self, planned: float, samples_seen: int) -> float:
         """Return the planned rate times the method's factor."""
@@ -57,13 +58,14 @@ class Lamb(Method):
         from pytorch_optimizer import Lamb as LambOptimizer
 
         clip = self.setting.options["clip"]
-        return LambOptimizer(
+        found: torch.optim.Optimizer = LambOptimizer(
             parameter_groups(network, recipe.weight_decay, adam=True),
             lr=recipe.learning_rate,
             weight_decay=recipe.weight_decay,
             pre_norm=clip > 0,
             max_grad_norm=clip,
         )
+        return found
 
     def rate(self, planned: float, samples_seen: int) -> float:
         """Return the planned rate times the method's factor."""
