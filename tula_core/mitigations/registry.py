@@ -198,6 +198,26 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
         ),
     ),
     (
+        "schedule-free",
+        MitigationCard(
+            summary="an average of the iterates takes the place of the schedule",
+            source="Defazio et al. 2024, arXiv 2405.15682",
+            place="optimizer",
+            entry="tula_core.mitigations.optimizers.schedule_free:ScheduleFree",
+            options={
+                "rate_factor": Bounds(default=10.0, low=1e-3, high=1e3, meaning="rate over the planned one"),
+                "warmup_share": Bounds(default=0.05, low=0.0, high=0.5, meaning="share of the run that warms up"),
+            },
+            excludes=_excluding(
+                "schedule-free",
+                ("lars lamb sam", _OPTIMIZER),
+                ("ema swa", _AVERAGE),
+                ("adascale autowu warmup legw " + _GROWING, _CLOCK),
+                ("post-local-sgd", "averages of the iterates on each process would drift apart"),
+            ),
+        ),
+    ),
+    (
         "sam",
         MitigationCard(
             summary="takes the gradient a little uphill, so that flat minima are found",

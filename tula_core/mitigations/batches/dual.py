@@ -50,7 +50,7 @@ def small_batch(
         )
     seconds = (slope_s + floor_s / large_batch) * each
     per_sample = seconds / rest - slope_s
-    return min(large_batch, max(1, int(floor_s / per_sample)))
+    return min(large_batch, max(1, int(floor_s / per_sample + 1e-9)))
 
 
 def noise_over_equal(batches: list[int]) -> float:

@@ -48,9 +48,10 @@ def growing(first: int, last: int, until: float, factor: float) -> list[BatchSta
         return [BatchStage(from_fraction=0.0, batch=last)]
     count = max(1, math.ceil(math.log(last / first) / math.log(factor) - 1e-9))
     batches = [min(last, round(first * factor**index)) for index in range(count)] + [last]
-    return [
+    stages = [
         BatchStage(from_fraction=round(until * index / count, 9), batch=batch) for index, batch in enumerate(batches)
     ]
+    return _distinct(stages)
 
 
 def seesaw(first: int, most: int, curve: Callable[[float], float], factor: float, adaptive: bool) -> list[BatchStage]:
@@ -77,9 +78,15 @@ def seesaw(first: int, most: int, curve: Callable[[float], float], factor: float
 
 
 def _distinct(stages: Sequence[BatchStage]) -> list[BatchStage]:
-    """Leave out a stage that another replaces at the same moment."""
+    """Leave out a stage that another replaces at the same moment, and one that changes nothing."""
     kept = [now for now, then in itertools.pairwise(stages) if then.from_fraction > now.from_fraction]
-    return [*kept, stages[-1]]
+    kept.append(stages[-1])
+    changes = [
+        now
+        for before, now in itertools.pairwise(kept)
+        if (before.batch, before.rate_factor) != (now.batch, now.rate_factor)
+    ]
+    return [kept[0], *changes]
 
 
 def steps_of(stages: Sequence[BatchStage], total_samples: int) -> float:

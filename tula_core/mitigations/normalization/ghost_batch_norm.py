@@ -95,7 +95,8 @@ class GhostBatchNorm(nn.Module):
         channels, rest = part.shape[1], part.shape[2:]
         # Groups become channels of their own, so that one native call does them all.
         wide = part.reshape(count, size, channels, *rest).transpose(0, 1).reshape(size, count * channels, *rest)
-        mean = torch.zeros(count * channels, device=part.device, dtype=torch.float32)
+        kind = torch.float64 if part.dtype == torch.float64 else torch.float32  # halves keep their statistics in floats
+        mean = torch.zeros(count * channels, device=part.device, dtype=kind)
         variance = torch.zeros_like(mean)
         weight = None if self.weight is None else self.weight.repeat(count)
         bias = None if self.bias is None else self.bias.repeat(count)

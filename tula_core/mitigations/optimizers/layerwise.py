@@ -62,6 +62,8 @@ class Lamb(Method):
             parameter_groups(network, recipe.weight_decay, adam=True),
             lr=recipe.learning_rate,
             weight_decay=recipe.weight_decay,
+            # Without it 1/(1 - beta1^t) enters outside the trust ratio: the first step is ten times too long.
+            adam_debias=True,
             pre_norm=clip > 0,
             max_grad_norm=clip,
         )

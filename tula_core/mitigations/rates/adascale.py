@@ -40,7 +40,8 @@ def gain(squared_gradient: float, trace_covariance: float, reference_batch: int,
     """
     sqr, var = max(squared_gradient, 0.0), max(trace_covariance, 0.0) / reference_batch
     below = var / scale + sqr
-    return (var + sqr) / below if below > 0 else 1.0
+    found = (var + sqr) / below if below > 0 else 1.0
+    return min(max(found, min(1.0, scale)), max(1.0, scale))  # rounding of the smallest numbers is not a gain
 
 
 class AdaScale(Method):
