@@ -12,11 +12,12 @@ from tula_core.errors import InfeasibleError, InputError, RunError
 from tula_core.home import state_folder
 from tula_core.job import Job
 from tula_core.progress import Event, Listener, silent
-from tula_core.records import Outcome, Plan, Profile, save
+from tula_core.records import Outcome, Plan, Profile, Row, save
 
 if TYPE_CHECKING:
     from tula_core.history import RetrainReport
     from tula_core.tracking import FlushReport, Tracker
+    from tula_core.training.folders import RunFolder
     from tula_core.training.run import Attempt
 
 _LOG_EVERY_S = 10.0
@@ -109,16 +110,13 @@ def train(
     """
     from tula_core import tracking
     from tula_core.training.folders import create_run, unfinished_run
-    from tula_core.training.run import Attempt
 
     tracking.close_dead_runs()
     newest = resume and job_id is None
     folder = unfinished_run(plan) if newest else create_run(plan, _row_number(plan, row), job_id)
-    if resume:
+    if resume or folder.plan_digest not in (None, plan.digest):  # a logical run keeps the plan it was begun with
         plan, row = folder.plan, folder.row_number
     chosen = plan.table[_row_number(plan, row)]
-    resume = resume and (folder.path / "checkpoint.pt").exists()
-    number = folder.attempts + 1
     if chosen.candidate.nodes > 1:
         message = (
             f"the {chosen.candidate.nodes} nodes are processes on this machine: what is recorded is not the speed of "
@@ -126,11 +124,9 @@ def train(
         )
         listener(Event(stage="train", message=message, level="warning"))
     _warn_of_another_machine(plan, listener)
-    attempt = Attempt(plan=plan, row=chosen, job_id=folder.job_id, number=number, folder=folder.path, resume=resume)
     try:
-        attempt.task_folder.mkdir(parents=True)
         with device_lock("train", listener):
-            outcome, error = _attempt(attempt, listener)
+            outcome, error = _next_attempt(folder, plan, chosen, resume=resume, listener=listener)
     except OSError as fault:
         if fault.errno not in _OF_THE_DISK:
             raise
@@ -143,9 +139,32 @@ def train(
     return outcome
 
 
+def _next_attempt(
+    folder: RunFolder, plan: Plan, row: Row, *, resume: bool, listener: Listener
+) -> tuple[Outcome, BaseException | None]:
+    """Train once more, unless the run was trained to its end: whoever hands out work may hand it out twice."""
+    from tula_core.training.run import Attempt
+
+    done = folder.outcome
+    if done is not None and folder.finished:
+        message = f"run {folder.job_id} was trained to its end before: its outcome is taken, nothing is trained"
+        listener(Event(stage="train", message=message, level="info"))
+        return done, None
+    attempt = Attempt(
+        plan=plan,
+        row=row,
+        job_id=folder.job_id,
+        number=folder.attempts + 1,
+        folder=folder.path,
+        resume=resume and (folder.path / "checkpoint.pt").exists(),
+    )
+    attempt.task_folder.mkdir(parents=True)
+    return _attempt(attempt, listener)
+
+
 def _warn_of_another_machine(plan: Plan, listener: Listener) -> None:
     """Say where a plan for processors was measured on others; another kind of device is found once training begins."""
-    from tula_core.profiling.hardware import available_cores, processor_name
+    from tula_core.engine.hardware import available_cores, processor_name
 
     planned, here = plan.hardware, (processor_name(), available_cores())
     if planned.get("device") == "cpu" and (planned["device_name"], planned["cores"]) != here:

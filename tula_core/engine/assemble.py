@@ -14,14 +14,19 @@ from torch.nn.parallel import DistributedDataParallel
 from tula_core.engine.context import WorkerContext
 from tula_core.job import Recipe
 from tula_core.seeding import derive_seed
-from tula_core.workloads import Workload
+from tula_core.workloads import WeightedLoss, Workload
+from tula_core.workloads.weighted import loss_of_steps
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trainee:
-    """Everything a step needs. ``module`` is the wrapped network where there are several processes."""
+    """Everything a step needs.
+
+    ``module`` is the wrapped network where there are several processes; ``weighted`` is the loss as sum and weight
+    where it is no mean over samples.
+    """
 
     workload: Workload
     recipe: Recipe
@@ -30,6 +35,7 @@ class Trainee:
     module: nn.Module
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
+    weighted: WeightedLoss | None = None
 
     @property
     def device(self) -> torch.device:
@@ -84,6 +90,7 @@ def assemble(workload: Workload, recipe: Recipe, context: WorkerContext, *, seed
         module=module,
         optimizer=make_optimizer(network, recipe),
         scaler=scaler,
+        weighted=loss_of_steps(workload),
     )
 
 

@@ -57,8 +57,9 @@ def evaluate(trainee: Trainee, batch: int, *, limit: int | None = None, seed: in
     Each process takes every n-th sample; sums and counts are added in float64. Every module's train or eval flag and
     every random state is as before when this returns.
     """
-    started = time.perf_counter()
     context, workload = trainee.context, trainee.workload
+    context.synchronise()  # what the device still has to do of training is not evaluation
+    started = time.perf_counter()
     dataset = workload.eval_set()
     samples = size_of(dataset)
     chosen = np.arange(samples)

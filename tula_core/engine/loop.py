@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tula_core.engine.assemble import Trainee
 from tula_core.engine.batches import Step
+from tula_core.engine.step_loss import step_loss
 
 
 class PartClock:
@@ -48,8 +49,9 @@ def run_step(
     """Take one step and return this process's summed loss, shape ``()``, and whether the weights were updated.
 
     The gradient is that of the mean loss over all samples of the step: each micro-batch's mean loss is weighted by its
-    samples, times the number of processes because data parallelism averages over them. Under fp16 a step whose
-    gradients are not finite is skipped, and False returned.
+    samples, times the number of processes because data parallelism averages over them. A loss that is no mean over
+    samples is summed instead, and divided by the weight of all targets of the step. Under fp16 a step whose gradients
+    are not finite is skipped, and False returned.
 
     Parameters
     ----------
@@ -62,12 +64,13 @@ def run_step(
     trainee.optimizer.zero_grad(set_to_none=True)
     total: Tensor | float = 0.0
     weight = trainee.context.processes / step.global_samples
+    loss_of = step_loss(trainee.workload.loss, trainee.weighted, step, trainee.context, communicate)
     last = len(step.micro_batches) - 1
     for index, (batch, size) in enumerate(zip(step.micro_batches, step.sizes, strict=True)):
         inputs, targets = trainee.to_device(batch)
         with _synchronised(trainee, communicate and index == last):
             with trainee.autocast():
-                loss = trainee.workload.loss(trainee.module(inputs), targets)
+                loss = loss_of(trainee.module(inputs), targets)
             share = loss if size * weight == 1 else loss * (size * weight)
             (trainee.scaler.scale(share) if trainee.scaler is not None else share).backward()  # type: ignore[no-untyped-call]
         total = loss.detach() * size + total

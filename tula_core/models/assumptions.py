@@ -8,6 +8,7 @@ from tula_core.job import Job, Target
 from tula_core.models.checkpoints import CHECKPOINT_EVERY_S
 from tula_core.models.learning.fit import LearningModel
 from tula_core.models.memory import MemoryModel
+from tula_core.models.plausibility import oddities
 from tula_core.models.step.communication import Links
 from tula_core.models.totals import ASSUMED_START_UP_S
 from tula_core.records.profile import Profile
@@ -18,6 +19,7 @@ def assumptions(
 ) -> tuple[str, ...]:
     """Return every assumption behind the forecasts of one job, as plain sentences without a final full stop."""
     return (
+        *oddities(profile),
         *_of_time(profile, job, links),
         *_of_money(job),
         *_of_memory(memory),

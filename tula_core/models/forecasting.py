@@ -196,7 +196,8 @@ def _total(models: Models, shapes: Shapes, step: tuple[Array, Array], draws: Arr
     step_s, log_sd = step
     over = models.overheads
     start_s, start_sd = over.start_up.predict(shapes.processes)
-    first_s = models.step.first_step_extra_s(shapes)
+    _, has_tail = tail_shapes(models.facts.train_samples, shapes)
+    first_s = models.step.first_step_extra_s(shapes) + np.where(has_tail, over.new_shape_s, 0.0)
     if over.evaluation is None:
         evaluation_s = models.facts.eval_samples / shapes.global_batch * step_s * _FORWARD_SHARE
         evaluation_sd = np.full_like(step_s, _FORWARD_SD)

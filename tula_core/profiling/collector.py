@@ -41,6 +41,8 @@ class Collector:
         self.noise: GradientNoise | None = None
         self.checkpoint_s: float | None = None
         self.warnings: list[str] = []
+        self.failed: list[str] = []
+        self.first_traceback = ""
         self._listener = listener
         self._budget_s = budget_s
         self._began_s = time.monotonic()
@@ -70,6 +72,11 @@ class Collector:
         self.steps.pop(key, None)
         what = "ran out of memory" if outcome == "out_of_memory" else "was killed"
         self.warn(f"a local batch of {local_batch} on {self.world} {what}")
+
+    def note_failure(self, what: str, traceback: str) -> None:
+        """Keep why a size failed, and the first traceback of all: later failures often follow from the first."""
+        self.failed.append(what)
+        self.first_traceback = self.first_traceback or traceback
 
     def warn(self, message: str) -> None:
         """Keep a warning for the profile and say it."""

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tula_core.engine.failures import Failure
 from tula_core.engine.launch import LaunchResult, WorkerTask, launch
+from tula_core.errors import TulaError
 from tula_core.job import Job
 from tula_core.profiling import worlds as plans
 from tula_core.profiling.collector import Collector
@@ -193,11 +195,20 @@ def _survived(probe: Probe, world: World, result: LaunchResult, sizes: Sequence[
     if failure.kind in ("out_of_memory", "killed") and result.start_up_s is not None:
         size = tried or collector.largest_fit(world) or sizes[0]
         collector.record_failed(failure.kind, size)
+        collector.note_failure(f"local batch {size} on {world}: {failure.message}", failure.traceback)
         if plans.local_batches(probe.job, probe.facts, world, below=size):
             return True
         if collector.steps:
             return False
+    raise _with_all_causes(collector, world, failure)
+
+
+def _with_all_causes(collector: Collector, world: World, failure: Failure) -> TulaError:
+    """Return the error that ends measuring, with every size that was tried before and the first traceback of all."""
+    tried = collector.trying
     where = f" (while trying a local batch of {tried} on {world})" if tried is not None else f" (on {world})"
     error = dataclasses.replace(failure, message=f"{failure.message}{where}").to_error()
-    error.add_note(failure.traceback)
-    raise error
+    for before in collector.failed:
+        error.add_note(f"Before that: {before}")
+    error.add_note(collector.first_traceback or failure.traceback)
+    return error

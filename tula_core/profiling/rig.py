@@ -13,9 +13,9 @@ from tula_core.engine.assemble import Trainee, assemble
 from tula_core.engine.batches import BatchStream, Layout, Step, size_of
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
+from tula_core.engine.hardware import free_memory_bytes
 from tula_core.errors import StoppedError
 from tula_core.job import Job
-from tula_core.profiling.hardware import free_memory_bytes
 from tula_core.profiling.worlds import own_seconds
 from tula_core.workloads import Workload
 from tula_core.workloads.load import load_workload

@@ -78,7 +78,7 @@ class Sweep:
         if peak > self.rig.memory_limit_bytes:
             return "memory"
         last = self.runs[-1]
-        needed = max(0.0, last.first_step_s - last.estimate_s) + 8 * last.estimate_s * size / last.local_batch
+        needed = last.start_extra_s + 8 * last.estimate_s * size / last.local_batch
         spent = self.begun_s - self.rig.left_s()
         return "time" if spent + needed > FIRST_LOOK_SHARE * self.begun_s else ""
 
@@ -136,8 +136,7 @@ class Sweep:
 
     def _report(self, run: SizeRun) -> None:
         first = self.runs[0] if self.runs else run
-        extra = max(0.0, first.first_step_s - first.estimate_s)
-        timing = run.timing(self.rig, 0.0 if run is first else extra)
+        timing = run.timing(self.rig, 0.0 if run is first else first.start_extra_s)
         self.rig.context.emit("step", **asdict(timing))
 
     def _report_drift(self) -> None:

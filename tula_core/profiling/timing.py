@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tula_core.engine.cold_start import cold_excess_s, cold_steps
 from tula_core.engine.loop import PartClock, run_step
 from tula_core.profiling.rig import Rig, StepFeed
 from tula_core.profiling.statistics import block_scatter, parts_of_step, robust_mean, standard_error
@@ -34,15 +35,26 @@ class SizeRun:
 
     @property
     def estimate_s(self) -> float:
-        """Seconds of a step as far as known."""
-        return statistics.median(self.blocks[-1] if self.blocks else self.preliminary)
+        """Seconds of a steady step as far as known."""
+        return statistics.median(self.blocks[-1] if self.blocks else self._warm)
+
+    @property
+    def start_extra_s(self) -> float:
+        """Seconds that the first steps took beyond steady ones: often more than one of them is cold."""
+        first = max(0.0, self.first_step_s - self.estimate_s)
+        return first + cold_excess_s(self.preliminary, self.estimate_s)
+
+    @property
+    def _warm(self) -> list[float]:
+        return self.preliminary[cold_steps(self.preliminary) :]
 
     def timing(self, rig: Rig, start_extra_s: float) -> StepTiming:
         """Return the record of all blocks, or of the first short look where there is no block yet.
 
         ``start_extra_s`` is what the process's very first step cost on top, whatever its size: a run pays for it too.
+        All that the first steps took beyond steady ones is in ``first_step_s``.
         """
-        blocks = self.blocks or [self.preliminary]
+        blocks = self.blocks or [self._warm]
         values = [value for block in blocks for value in block]
         mean = robust_mean(values)
         names = {name for parts in self.parts for name in parts}
@@ -57,7 +69,7 @@ class SizeRun:
             step_time_median_s=statistics.median(values),
             step_time_error_s=standard_error(blocks),
             block_scatter=block_scatter(blocks),
-            first_step_s=self.first_step_s + start_extra_s,
+            first_step_s=self.first_step_s + cold_excess_s(self.preliminary, mean) + start_extra_s,
             order=self.order,
             **parts_of_step(middle, mean),
         )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 _BATCH = 900  # MLflow takes at most 1000 metrics in a call
+_GHOSTS = 20
 _TAG_LENGTH = 5000
 _PARAM_LENGTH = 6000
 _IDENTITY = {
@@ -159,7 +160,14 @@ class Recorder:
 
     def _find(self, experiment: str, tags: Mapping[str, str]) -> Run | None:
         text = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
-        found = self.client.search_runs([experiment], text, max_results=1, order_by=["attributes.start_time ASC"])
+        found = sorted(
+            self.client.search_runs([experiment], text, max_results=_GHOSTS, order_by=["attributes.start_time ASC"]),
+            key=lambda run: (run.info.start_time, run.info.run_id),
+        )
+        for ghost in found[1:]:
+            # A server that was thought dead carried out the first call after all; nothing was ever written to this one.
+            if not ghost.data.metrics and not ghost.data.params:
+                self.client.delete_run(ghost.info.run_id)
         return found[0] if found else None
 
     def _experiment(self, name: str) -> str:
@@ -259,6 +267,8 @@ def _outcome_tags(outcome: Outcome) -> dict[str, str]:
     tags = {"tula.learning_rate_reductions": str(outcome.learning_rate_reductions)}
     if outcome.failure is not None:
         tags[keys.FAILURE] = outcome.failure
+    if outcome.planned_hardware is not None:
+        tags[keys.PLANNED_HARDWARE] = outcome.planned_hardware
     if outcome.target_reached is not None:
         tags[keys.TARGET_REACHED] = str(outcome.target_reached).lower()
     return tags

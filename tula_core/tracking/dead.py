@@ -26,7 +26,7 @@ from tula_core.records import QUANTITIES, Outcome, Plan, Row, load
 from tula_core.tracking import spool, store
 from tula_core.tracking.runs import finish_operation
 from tula_core.tracking.send import flush
-from tula_core.tracking.spent import attempt_folder, spent
+from tula_core.tracking.spent import attempt_folder, ran_on, spent
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -170,10 +170,13 @@ def _outcome(folder: Path, record: Mapping[str, Any]) -> Outcome:
     elapsed_s, samples = spent(folder, record["attempt"])
     events = attempt_folder(folder, record["attempt"]) / "events.jsonl"
     seen = events if events.exists() else attempt_path(folder, record["attempt"])
-    row = record["row"]
+    row, planned = record["row"], record["hardware"]
+    hardware = ran_on(attempt_folder(folder, record["attempt"])) or planned
     return Outcome(
         schema_version=Outcome.SCHEMA_VERSION,
-        **{name: record[name] for name in ("job_id", "job_hash", "job_name", "workload", "hardware", "predictor")},
+        **{name: record[name] for name in ("job_id", "job_hash", "job_name", "workload", "predictor")},
+        hardware=hardware,
+        planned_hardware=planned if hardware != planned else None,
         attempt=record["attempt"],
         status="KILLED",
         failure="the process was gone at the next start (killed, out of memory, or the machine went down)",

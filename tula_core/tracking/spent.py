@@ -32,6 +32,11 @@ def spent(run_folder: Path, attempt: int) -> tuple[float | None, int | None]:
     return seconds or None, samples
 
 
+def ran_on(folder: Path) -> str | None:
+    """Return the hardware that an attempt's workers found themselves on, None where they never said."""
+    return next((str(event["hardware"]) for event in _events(folder) if event.get("hardware")), None)
+
+
 def _tells_samples(event: Mapping[str, Any]) -> bool:
     return event.get("kind") in ("progress", "resumed") and isinstance(event.get("samples"), int)
 

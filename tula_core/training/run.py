@@ -17,7 +17,8 @@ from tula_core.models.cost import cost_usd, hourly_price, node_hours
 from tula_core.progress import Event, Listener
 from tula_core.records import QUANTITIES, CurvePoint, Outcome, Plan, Row
 from tula_core.tracking.spent import attempt_folder, attempt_seconds
-from tula_core.training.eta import seconds_left
+from tula_core.training.drift import DriftAlarm
+from tula_core.training.eta import Remaining
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 PointHandler = Callable[[int, Mapping[str, float]], None]
@@ -68,7 +69,14 @@ class _Hearing:
     reductions: int = 0
     samples: int = 0
     steps: int = 0
-    started_samples: int | None = None
+    remaining: Remaining = field(init=False)
+    drift: DriftAlarm = field(init=False)
+    seconds_left: float | None = None
+    hardware: str | None = None  # where the workers are, None before they have begun
+
+    def __post_init__(self) -> None:
+        self.remaining = Remaining(self.total_samples, int(self.attempt.plan.facts["train_samples"]))
+        self.drift = DriftAlarm(self.attempt.row["step_time_s"])
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         handler = getattr(self, f"_on_{event['kind']}", None)
@@ -79,6 +87,11 @@ class _Hearing:
     def total_samples(self) -> int:
         return self.attempt.plan.job.recipe.epochs * int(self.attempt.plan.facts["train_samples"])
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the run is on other hardware than the plan's."""
+        return self.hardware not in (None, str(self.attempt.plan.hardware["fingerprint"]))
+
     def _on_resumed(self, event: Mapping[str, Any]) -> None:
         self.curve = list(event["curve"])
         self.samples, self.steps, self.reductions = event["samples"], event["steps"], event["reductions"]
@@ -87,6 +100,13 @@ class _Hearing:
     def _on_ready(self, event: Mapping[str, Any]) -> None:
         recipe, batch = self.attempt.plan.job.recipe, self.attempt.row.candidate.global_batch
         self.peak_learning_rate = event["peak_learning_rate"]
+        self.hardware = event.get("hardware")
+        if self.elsewhere:
+            self._say(
+                "this is other hardware than the plan's: what the run takes is recorded for this hardware, and nothing "
+                "is learnt from it about the forecast of time and memory",
+                level="info",
+            )
         planned = self.attempt.plan.hardware.get("device", event["device"])
         if planned != event["device"]:
             self._say(
@@ -105,18 +125,15 @@ class _Hearing:
 
     def _on_progress(self, event: Mapping[str, Any]) -> None:
         self.samples, self.steps = event["samples"], event["steps"]
-        if self.started_samples is None:
-            self.started_samples = self.samples
-        left_s = seconds_left(
-            self.samples - self.started_samples, self.total_samples - self.samples, event["images_per_s"]
-        )
+        self.seconds_left = self.remaining.after(self.samples, event["images_per_s"])
+        self.drift.step(self.attempt.row.candidate.global_batch / max(event["images_per_s"], 1e-9))
         data = {name: event[name] for name in ("loss", "learning_rate", "images_per_s", "epoch")}
         if self.curve:
             data["metric"] = self.curve[-1]["metric"]
         self._say(
             f"epoch {event['epoch']:.2f}, loss {event['loss']:.4f}",
             fraction=min(1.0, self.samples / self.total_samples),
-            data={**data, "seconds_left": left_s},
+            data={**data, "seconds_left": self.seconds_left},
         )
         self.on_point(self.samples, {name: data[name] for name in ("loss", "learning_rate", "images_per_s")})
 
@@ -129,6 +146,9 @@ class _Hearing:
             data={"metric": event["metric"]},
         )
         self.on_point(event["samples"], {metric: event["metric"]})
+        self.remaining.evaluated(event["seconds"])
+        if (slow := self.drift.end_epoch(event["epochs"], self.seconds_left)) is not None:
+            self._say(slow, level="warning")
 
     def _on_diverged(self, event: Mapping[str, Any]) -> None:
         self.reductions += 1
@@ -223,7 +243,7 @@ def _outcome(
         job_hash=plan.job.digest,
         job_name=plan.job.title,
         workload=str(plan.facts.get("workload", plan.job.title)),
-        hardware=str(plan.hardware["fingerprint"]),
+        hardware=hearing.hardware or str(plan.hardware["fingerprint"]),
         predictor=plan.predictor,
         attempt=attempt.number,
         status=status,
@@ -243,6 +263,7 @@ def _outcome(
         curve=curve,
         run_folder=str(attempt.folder),
         finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        planned_hardware=str(plan.hardware["fingerprint"]) if hearing.elsewhere else None,
     )
 
 

@@ -19,6 +19,7 @@ from tula_core.engine.batches import BatchStream, Layout, Step, size_of
 from tula_core.engine.checkpoint import load_checkpoint, save_checkpoint
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
+from tula_core.engine.hardware import inspect_hardware
 from tula_core.engine.loop import run_step
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
 from tula_core.errors import DivergedError, InputError, RunError, StoppedError
@@ -27,6 +28,7 @@ from tula_core.mitigations.rates.plan import LearningRate
 from tula_core.records import CurvePoint
 from tula_core.seeding import derive_seed, fold
 from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict
+from tula_core.training.step_times import StepTimes
 from tula_core.workloads import Workload
 from tula_core.workloads.load import load_workload
 
@@ -46,15 +48,6 @@ class Progress:
     elapsed_s: float = 0.0
     target_reached: bool = False
     curve: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class StepTimes:
-    """Seconds of this attempt's steps, evaluations and checkpoints left out."""
-
-    first_s: float = 0.0
-    seconds: float = 0.0
-    steps: int = 0
 
 
 class Run:
@@ -112,6 +105,7 @@ class Run:
             warmup_samples=self.rate.warmup_samples,
             steps_per_epoch=self.stream.steps_per_epoch,
             device=self.context.device.type,
+            hardware=inspect_hardware(self.job.cluster).fingerprint,
         )
 
     def go(self) -> dict[str, Any]:
@@ -126,7 +120,7 @@ class Run:
         return {
             **asdict(self.progress),
             "learning_rate": self.rate.peak,
-            "step_time_s": self.times.seconds / self.times.steps if self.times.steps else self.times.first_s or None,
+            "step_time_s": self.times.mean_s,
             "memory_bytes": int(self.context.all_reduce_max([float(peak_bytes(self.context.device))])[0]),
         }
 
@@ -150,17 +144,15 @@ class Run:
         verdict = self.guard.check() if self.guard.due or step.ends_epoch else None
         self._time(began)
         went_on = verdict is None or self._obey(verdict, step)
+        if verdict is not None:
+            self.guard.go_on()
         self._step_began = time.perf_counter()
         return went_on
 
     def _time(self, began: float) -> None:
-        now = time.perf_counter()
-        if self.times.first_s:
-            self.times.seconds += now - began
-            self.times.steps += 1
-        else:
+        if self.times.early_yet:
             self.context.synchronise()
-            self.times.first_s = time.perf_counter() - began
+        self.times.add(time.perf_counter() - began)
 
     def _obey(self, verdict: Verdict, step: Step) -> bool:
         if not verdict.diverged and (step.ends_epoch or verdict.stop or verdict.checkpoint_due) and self._ruined():

@@ -18,6 +18,7 @@ from tula_core.job import Job
 from tula_core.records import WorkloadFacts
 from tula_core.workloads.trial import all_targets, few_indices, fixed_randomness, read_batch
 from tula_core.workloads.types import Workload
+from tula_core.workloads.weighted import as_weighted, is_mean_of_samples
 
 _OTHERS_CODE = ("site-packages", "dist-packages")
 
@@ -54,8 +55,26 @@ def describe(workload: Workload, job: Job) -> WorkloadFacts:
         chance=_chance(workload),
         has_batch_norm=any(isinstance(module, _BatchNorm) for module in network.modules()),
         code_fingerprint=_fingerprint(workload, job, network),
-        notes=workload.notes,
+        notes=(*workload.notes, *_loss_notes(workload, network)),
     )
+
+
+def _loss_notes(workload: Workload, network: nn.Module) -> Iterator[str]:
+    """Say where the split of a batch changes the loss; sums and weights of a `WeightedLoss` add up over any split."""
+    if as_weighted(workload.loss) is not None:
+        return
+    dataset: Any = workload.train_set()
+    with fixed_randomness(), torch.no_grad():
+        inputs, targets = read_batch(workload, dataset, few_indices(len(dataset)), "train_data")
+        try:
+            output = network(inputs)
+        except Exception:  # trying the workload says what is wrong with it
+            return
+    if not is_mean_of_samples(workload.loss, output, targets):
+        yield (
+            "the loss of a batch is not the mean over its samples: the number of processes and micro-batches changes "
+            "what is trained. Where it is a mean over labels or weights, give a WeightedLoss"
+        )
 
 
 def _chance(workload: Workload) -> float | None:

@@ -9,10 +9,13 @@ from torch import Tensor
 from tula_core.registry import Registry
 from tula_core.workloads.types import Loss, Metric
 
+_NO_LABEL = -(2**31)
+"""In place of torch's -100, which would be left out in silence: as a label it is an error here."""
+
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Return the mean cross-entropy of logits (n, classes, ...) and class numbers (n, ...)."""
-    return F.cross_entropy(output, target)
+    """Return the mean cross-entropy of logits (n, classes, ...) and class numbers (n, ...); every label counts."""
+    return F.cross_entropy(output, target, ignore_index=_NO_LABEL)
 
 
 def mse(output: Tensor, target: Tensor) -> Tensor:

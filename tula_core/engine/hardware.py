@@ -62,16 +62,18 @@ def inspect_hardware(cluster: Cluster) -> Hardware:
     processor = processor_name()
     # A worker falls back to the CPU where there are fewer accelerators than processes on the machine.
     cuda = accelerators > 0
-    device_memory = torch.cuda.get_device_properties(0).total_memory if cuda else None
+    names = dict.fromkeys(torch.cuda.get_device_name(index) for index in range(accelerators))
+    # Of unlike accelerators the smallest decides what fits, and none may stand for the others.
+    sizes = [torch.cuda.get_device_properties(index).total_memory for index in range(accelerators)]
     return with_fingerprint(
         Hardware(
             fingerprint="",
             device="cuda" if cuda else "cpu",
-            device_name=torch.cuda.get_device_name(0) if cuda else processor,
+            device_name=" + ".join(names) if cuda else processor,
             devices=accelerators if cuda else cores,
             cores=cores,
             memory_bytes=usable_memory_bytes(),
-            device_memory_bytes=device_memory,
+            device_memory_bytes=min(sizes) if cuda else None,
             threads_per_process=threads_per_process(cluster, cores),
             versions=versions(),
         ),

@@ -3,8 +3,8 @@ import os
 import psutil
 import pytest
 
+from tula_core.engine import hardware
 from tula_core.job import Cluster
-from tula_core.profiling import hardware
 
 
 @pytest.fixture
