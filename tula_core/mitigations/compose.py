@@ -54,6 +54,27 @@ class Methods:
         assert len(made) < 2, "two methods bring an optimizer"
         return made[0] if made else None
 
+    def distributed(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Tell of the wrapped network and the optimizer."""
+        for _, method in self.named:
+            method.distributed(module, optimizer)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether all processes hold the same weights."""
+        return all(method.at_rest for _, method in self.named)
+
+    @property
+    def own_state(self) -> bool:
+        """Whether any method has a state of its own on each process."""
+        return any(method.own_state for _, method in self.named)
+
+    def next_batch(self, current: int) -> int:
+        """Return the global batch to go on with."""
+        for _, method in self.named:
+            current = method.next_batch(current)
+        return current
+
     def clock(self, samples_seen: float) -> float:
         """Return the position of the learning-rate schedule, in samples."""
         for method in self._timing:
