@@ -137,9 +137,10 @@ class StepMoments:
             return
         network, half = self._trainee.network, len(inputs) // 2
         trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        with preserved_random_states(), frozen_statistics(network), self._trainee.autocast():
-            value = loss(network(inputs[:half]), targets[:half])
-        found = torch.autograd.grad(value, trained, allow_unused=True)
+        with preserved_random_states(), frozen_statistics(network):
+            with self._trainee.autocast():
+                value = loss(network(inputs[:half]), targets[:half])
+            found = torch.autograd.grad(value, trained, allow_unused=True)
         self._small_square = squared_norm([gradient for gradient in found if gradient is not None])
         self._small = half
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tula_core.mitigations.compose import Methods
     from tula_core.mitigations.method import Setting
 
-__all__ = ["MITIGATIONS", "Bounds", "MitigationCard", "check_options", "make", "options_of", "resolve"]
+__all__ = ["MITIGATIONS", "Bounds", "MitigationCard", "check_options", "complete", "make", "options_of", "resolve"]
 
 Options = Mapping[str, Mapping[str, float]]
 
@@ -102,6 +102,11 @@ def options_of(name: str, given: Options) -> dict[str, float]:
     """Return all options of a method: its card's defaults, overridden by those given."""
     defaults = {option: bounds.default for option, bounds in MITIGATIONS[name].options.items()}
     return {**defaults, **given.get(name, {})}
+
+
+def complete(names: Sequence[str], given: Options) -> dict[str, dict[str, float]]:
+    """Return all options of several methods, by name."""
+    return {name: options_of(name, given) for name in names}
 
 
 def make(names: Sequence[str], setting: Setting, given: Options) -> Methods:

@@ -25,7 +25,7 @@ from tula_core.engine.moments import StepMoments
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
 from tula_core.errors import DivergedError, InputError, RunError, StoppedError
 from tula_core.job import Job, Target
-from tula_core.mitigations import make
+from tula_core.mitigations import complete, make
 from tula_core.mitigations.method import Setting
 from tula_core.mitigations.rates.plan import LearningRate
 from tula_core.records import CurvePoint
@@ -75,7 +75,8 @@ class Run:
         )
         recipe = self.job.recipe
         self.total_samples = recipe.epochs * self.samples
-        names, options = payload["mitigation"], self.job.mitigation_options
+        names = payload["mitigation"]
+        options = complete(names, self.job.mitigation_options)
         self.methods = make(names, self._setting(), options)
         self.trainee: Trainee = assemble(self.workload, recipe, context, seed=self.job.seed, methods=self.methods)
         self.moments = StepMoments(self.trainee) if self.methods.need_moments else None
