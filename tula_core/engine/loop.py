@@ -6,13 +6,17 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset
 
 from tula_core.engine.assemble import Trainee
-from tula_core.engine.batches import Step
+from tula_core.engine.batches import BatchSource, Pick, Step
+from tula_core.engine.evaluate import preserved_random_states
 from tula_core.engine.moments import StepMoments, frozen_statistics
 from tula_core.engine.step_loss import step_loss
 from tula_core.seeding import fold
@@ -137,6 +141,24 @@ def _twice(trainee: Trainee, step: Step, seeds: StepSeeds, moments: StepMoments 
         _backward(trainee, step, seeds, moments, communicate)
     method.unperturb(trainee.network)
     return total
+
+
+def settle_buckets(trainee: Trainee, dataset: Dataset[Any]) -> None:
+    """Let the data-parallel wrapper order its buckets before the first step.
+
+    It orders them anew after its first backward pass, and with three processes or more the order decides how sums are
+    rounded: a run taken up later would differ from one that went through. Weights, statistics and random states stay.
+    """
+    if not isinstance(trainee.module, DistributedDataParallel):
+        return
+    with preserved_random_states(), frozen_statistics(trainee.network):
+        few = Pick(np.arange(2), 0)
+        inputs, _ = trainee.to_device(BatchSource(dataset, trainee.workload.collate)[few])
+        with trainee.autocast():
+            output = trainee.module(inputs)
+        parts = output if isinstance(output, tuple | list) else (output,)
+        sum(part.float().sum() for part in parts).mul(0.0).backward()
+    trainee.optimizer.zero_grad(set_to_none=True)
 
 
 def _synchronised(trainee: Trainee, synchronise: bool) -> contextlib.AbstractContextManager[None]:

@@ -20,7 +20,7 @@ from tula_core.engine.checkpoint import load_checkpoint, save_checkpoint
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
 from tula_core.engine.hardware import inspect_hardware
-from tula_core.engine.loop import StepSeeds, run_step
+from tula_core.engine.loop import StepSeeds, run_step, settle_buckets
 from tula_core.engine.moments import StepMoments
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
 from tula_core.errors import DivergedError, InputError, RunError, StoppedError
@@ -138,6 +138,7 @@ class Run:
             self.context.emit("resumed", **asdict(self.progress))
         else:
             self._save()
+        settle_buckets(self.trainee, self.workload.train_set())
         self._attempt_began = time.perf_counter() - self.progress.elapsed_s
         reset_peak(self.context.device)
         self.context.emit(
