@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from tula_core.job import Recipe
-from tula_core.mitigations.averaging.weights import Ema, Swa, decay, estimate_statistics
+from tula_core.mitigations.averaging.weights import Ema, Swa, decay
 from tula_core.mitigations.inputs.adversaries import ConAdv, adversary
 from tula_core.mitigations.inputs.labels import Cutmix, LabelSmoothing, Mixup, smoothed
 from tula_core.mitigations.inputs.resolution import ProgressiveResolution, side
@@ -24,6 +24,7 @@ from tula_core.mitigations.normalization.ghost_batch_norm import (
     running_after,
     with_ghost_groups,
 )
+from tula_core.mitigations.normalization.statistics import estimate_statistics
 from tula_core.mitigations.optimizers.layerwise import Lamb, Lars, parameter_groups
 from tula_core.mitigations.optimizers.sam import Sam
 
@@ -206,7 +207,6 @@ def test_an_adversary_is_near_uphill_and_leaves_the_network_alone() -> None:
     before = {name: value.clone() for name, value in net.state_dict().items()}
     moved = adversary(net, images(), targets, 0.1)
     assert float((moved - images()).abs().max()) <= 0.1 + 1e-6
-    net.eval()
     with torch.no_grad():
         uphill, here = (functional.cross_entropy(net(each), targets) for each in (moved, images()))
     assert float(uphill) > float(here)

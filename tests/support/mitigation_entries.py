@@ -101,11 +101,9 @@ def resumed(context: WorkerContext, payload: dict[str, Any], name: str) -> str:
     """Stop after some steps, leave everything, take the run up anew and end it; return the digest."""
     first = make_run(context, payload, name, "resumed")
     first.begin(False)
-    taken = 0
     first._enter_stage()
-    for step in first.stream.from_samples(0):
+    for taken, step in enumerate(first.stream.from_samples(0), start=1):
         first._take(step)
-        taken += 1
         if (taken >= STOP_AFTER and first.methods.at_rest) or step.ends_epoch:
             break
     first._save()

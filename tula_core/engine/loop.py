@@ -17,8 +17,9 @@ from torch.utils.data import Dataset
 from tula_core.engine.assemble import Trainee
 from tula_core.engine.batches import BatchSource, Pick, Step
 from tula_core.engine.evaluate import preserved_random_states
-from tula_core.engine.moments import StepMoments, frozen_statistics
+from tula_core.engine.moments import StepMoments
 from tula_core.engine.step_loss import step_loss
+from tula_core.mitigations.normalization.statistics import frozen_statistics
 from tula_core.seeding import fold
 
 

@@ -11,15 +11,13 @@ first micro-batch, or half of its only one.
 
 # Annotations stay evaluated here: the data-parallel wrapper checks those of the hook.
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from tula_core.engine.assemble import Trainee
@@ -27,6 +25,7 @@ from tula_core.engine.batches import Step
 from tula_core.engine.evaluate import preserved_random_states
 from tula_core.engine.noise_meter import gradients, squared_norm
 from tula_core.mitigations.method import GradientMoments
+from tula_core.mitigations.normalization.statistics import frozen_statistics
 
 MEASURE_EVERY = 10
 """Steps from one measurement to the next; each costs a pass over the gradient and one scalar all-reduce."""
@@ -143,19 +142,6 @@ class StepMoments:
             found = torch.autograd.grad(value, trained, allow_unused=True)
         self._small_square = squared_norm([gradient for gradient in found if gradient is not None])
         self._small = half
-
-
-@contextlib.contextmanager
-def frozen_statistics(network: torch.nn.Module) -> Iterator[None]:
-    """Let batch norm normalise by the batch and leave its running statistics as they are."""
-    layers = [layer for layer in network.modules() if isinstance(layer, _BatchNorm) or hasattr(layer, "running_mean")]
-    kept = [(layer, name, buffer.clone()) for layer in layers for name, buffer in layer.named_buffers(recurse=False)]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for layer, name, buffer in kept:
-                getattr(layer, name).copy_(buffer)
 
 
 def _measuring_all_reduce(

@@ -19,13 +19,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tula_core.mitigations.method import Batches, Method, Setting
+from tula_core.mitigations.normalization.statistics import estimate_statistics
 
 _PER_SAMPLES = 256  # the batch for which a decay is usually stated
-STATISTICS_BATCHES = 50
 
 
 def decay(keep: float, samples: float) -> float:
@@ -113,27 +112,3 @@ class Swa(_Averaged):
         ended = samples_seen // self.setting.train_samples > epochs_before
         if ended and samples_seen > self.setting.options["begins"] * self.setting.total_samples:
             self.average(network).update_parameters(network)
-
-
-@torch.no_grad()
-def estimate_statistics(network: nn.Module, batches: Batches) -> None:
-    """Set the running statistics of batch norm to plain means over some training batches, in training mode.
-
-    Izmailov et al. 2018, section 3.1. Every flag is as before when this returns.
-    """
-    layers = [layer for layer in network.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
-    if not layers:
-        return
-    momenta, flags = [layer.momentum for layer in layers], [(each, each.training) for each in network.modules()]
-    for layer in layers:
-        layer.reset_running_stats()
-        layer.momentum = None
-    network.train()
-    try:
-        for _, (inputs, _targets) in zip(range(STATISTICS_BATCHES), batches(), strict=False):
-            network(inputs)
-    finally:
-        for layer, momentum in zip(layers, momenta, strict=True):
-            layer.momentum = momentum
-        for each, flag in flags:
-            each.training = flag

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tula_core.mitigations.method import Method, Setting
+from tula_core.mitigations.normalization.statistics import frozen_statistics
 
 
 def adversary(network: nn.Module, inputs: Tensor, targets: Tensor, size: float) -> Tensor:
@@ -24,16 +25,10 @@ def adversary(network: nn.Module, inputs: Tensor, targets: Tensor, size: float) 
 
     Goodfellow et al. 2015, section 4. The gradients of the parameters and the running statistics stay as they are.
     """
-    flags = [(each, each.training) for each in network.modules()]
-    network.eval()
-    try:
-        with torch.enable_grad():
-            moved = inputs.detach().clone().requires_grad_(True)
-            loss = functional.cross_entropy(network(moved), targets)
-            (slope,) = torch.autograd.grad(loss, moved)
-    finally:
-        for each, flag in flags:
-            each.training = flag
+    with torch.enable_grad(), frozen_statistics(network):
+        moved = inputs.detach().clone().requires_grad_(True)
+        loss = functional.cross_entropy(network(moved), targets)
+        (slope,) = torch.autograd.grad(loss, moved)
     return (inputs + size * slope.sign()).detach()
 
 

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from tula_core.job import Recipe
-from tula_core.mitigations.averaging.weights import estimate_statistics
 from tula_core.mitigations.method import Batches, Method, Setting
+from tula_core.mitigations.normalization.statistics import estimate_statistics
 
 
 class ScheduleFree(Method):

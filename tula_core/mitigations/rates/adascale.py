@@ -76,8 +76,7 @@ class AdaScale(Method):
     def after_step(self, network: Any, global_samples: int, samples_seen: int) -> None:
         """Advance the clock by the gain that the step used, then form the next."""
         reference = self.setting.recipe.batch_size
-        # A short last step moves the clock by no more than its samples could.
-        self._clock += min(self._gain * reference, max(global_samples, reference))
+        self._clock += self._gain * global_samples / self.setting.scale  # a short last step moves it by its share
         self._gain = gain(self._sqr.value, self._var.value, reference, self.setting.scale)
 
     def state(self) -> dict[str, Any]:
