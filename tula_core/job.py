@@ -74,6 +74,7 @@ Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0)]
 Count = Annotated[int, Field(gt=0, le=10**12, strict=True)]  # beyond it arithmetic in floats is no longer exact
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Part(BaseModel):
@@ -237,6 +238,7 @@ class Job(Part):
     probe: Probe = Probe()
     mitigation: str | list[str] = "auto"
     precisions: list[Precision] | None = Field(None, min_length=1)
+    mitigation_options: dict[str, dict[str, Finite]] = Field(default_factory=dict)
     seed: int = Field(0, ge=0, lt=2**31, strict=True)
 
     @field_validator("name")

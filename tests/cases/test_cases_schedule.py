@@ -18,7 +18,7 @@ from case_helpers import attempt, case_plan, find_support, in_world
 from tula_core import mitigations
 from tula_core.errors import StoppedError
 from tula_core.job import Job, Recipe
-from tula_core.mitigations.learning_rate import LearningRate
+from tula_core.mitigations.rates.plan import LearningRate
 from tula_core.progress import Event
 from tula_core.records import Outcome
 from tula_core.training.run import run_attempt

@@ -15,7 +15,7 @@ from tula_core.engine.assemble import Trainee, assemble
 from tula_core.engine.batches import Layout, Step
 from tula_core.engine.loop import run_step
 from tula_core.engine.shares import smallest_micro_batch
-from tula_core.mitigations.learning_rate import LearningRate
+from tula_core.mitigations.rates.plan import LearningRate
 from tula_core.models.learning.schedules import TRAPEZOID_STABLE, annealing, pilot_schedule
 from tula_core.profiling.noise import PilotNoise
 from tula_core.profiling.rig import Rig
@@ -178,7 +178,9 @@ def _run_pilot(rig: Rig, plan: PilotPlan, *, stop_at_s: float, with_noise: bool)
     recipe, layout = rig.job.recipe, plan.layout
     trainee = assemble(rig.workload, recipe, rig.context, seed=rig.job.seed)
     scheduled = recipe.model_copy(update={"schedule": pilot_schedule(recipe.schedule)})
-    rate = LearningRate.plan(scheduled, layout.global_batch, mitigations.resolve(rig.job), plan.planned_samples)
+    names = mitigations.resolve(rig.job)
+    options = mitigations.complete(names, rig.job.mitigation_options)
+    rate = LearningRate.plan(scheduled, layout.global_batch, names, plan.planned_samples, options)
     noise = PilotNoise(rig, trainee, layout, plan.steps) if with_noise else None
     course = _Course(loss=torch.zeros((), dtype=torch.float64, device=rig.context.device))
     waiting = list(plan.evaluate_at)
