@@ -207,10 +207,10 @@ def test_an_adversary_is_near_uphill_and_leaves_the_network_alone() -> None:
     before = {name: value.clone() for name, value in net.state_dict().items()}
     moved = adversary(net, images(), targets, 0.1)
     assert float((moved - images()).abs().max()) <= 0.1 + 1e-6
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
     with torch.no_grad():
         uphill, here = (functional.cross_entropy(net(each), targets) for each in (moved, images()))
     assert float(uphill) > float(here)
-    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
     assert all(parameter.grad is None for parameter in net.parameters())
 
 
