@@ -7,6 +7,7 @@ carries, and predicts those whose split begins with ``test``.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from tula_core.bench.kind import PAIR_COLUMNS, Kind, Table
+from tula_core.bench.step_time_widening import widening
 from tula_core.bench.tables import check_positive, read_tables
 from tula_core.errors import InputError
 from tula_core.models.inference.fitting import Z90
@@ -179,9 +181,37 @@ def jobs(rows: pd.DataFrame) -> dict[tuple[str, str], Timings]:
 
 
 def learn(folder: Path) -> dict[str, object]:
-    """Return what all pairs of a folder have in common, as the priors file holds it."""
+    """Return what all pairs of a folder have in common, as the priors file holds it.
+
+    Intervals are widened by what those of clusters that were left out need, where there is more than one cluster.
+    """
+    rows = read_rows(folder)
+    measured = jobs(rows)
     with one_thread():
-        return learn_population(list(jobs(read_rows(folder)).values())).to_dict()
+        population = learn_population(list(measured.values()))
+    if len({cluster for cluster, _ in measured}) > 1:
+        factor = widening(predict_with(rows, without(rows, "cluster")), rows)
+        population = dataclasses.replace(population, widening=factor)
+    return population.to_dict()
+
+
+def without(rows: pd.DataFrame, name: str) -> Populations:
+    """Return populations learnt without the pairs that share a pair's ``cluster``, or its ``model``."""
+    measured = jobs(rows)
+    place = PAIR.index(name)
+    learnt: dict[str, Population] = {}
+
+    def population(*pair: str) -> Population:
+        left_out = pair[place]
+        if left_out not in learnt:
+            rest = [timings for key, timings in measured.items() if key[place] != left_out]
+            if not rest:
+                raise InputError(f"--leave-out: {left_out!r} is the only {name}. Give a folder with another one too.")
+            with one_thread():
+                learnt[left_out] = learn_population(rest)
+        return learnt[left_out]
+
+    return population
 
 
 def score(folder: Path, predictions: pd.DataFrame) -> list[Table] | None:
