@@ -7,8 +7,8 @@ import pytest
 from tula_core.bench.laws_step_time import fit_goodput, fit_linear, goodput_step_s, linear_terms
 from tula_core.bench.run import run_bench
 from tula_core.bench.step_time import COLUMNS, KIND, least_relative_error, predict
+from tula_core.bench.step_time_learning import widening
 from tula_core.bench.step_time_tables import time_regret
-from tula_core.bench.step_time_widening import widening
 from tula_core.errors import InputError
 from tula_core.models.step.population import Population
 

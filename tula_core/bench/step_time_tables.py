@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from tula_core.bench.kind import Table
 from tula_core.bench.laws_step_time import fit_goodput, fit_linear, goodput_step_s, linear_terms
-from tula_core.bench.step_time import PROTOCOLS, Populations, asked, known, pairs, predict_with, without
+from tula_core.bench.step_time import Populations, predict_with
+from tula_core.bench.step_time_learning import without
+from tula_core.bench.step_time_rows import PROTOCOLS, asked, known, pairs
 from tula_core.models.step.population import load_population
 
 Array = NDArray[np.float64]
