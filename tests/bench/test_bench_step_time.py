@@ -7,6 +7,7 @@ import pytest
 from tula_core.bench.laws_step_time import fit_goodput, fit_linear, goodput_step_s, linear_terms
 from tula_core.bench.run import run_bench
 from tula_core.bench.step_time import COLUMNS, KIND, least_relative_error, predict
+from tula_core.bench.step_time_learning import widening
 from tula_core.bench.step_time_tables import time_regret
 from tula_core.errors import InputError
 from tula_core.models.step.population import Population
@@ -155,6 +156,17 @@ def test_the_point_forecast_has_the_least_relative_error():
     best = float(least_relative_error(np.array(0.0), np.array(0.3)))
     error = [np.abs(value / times - 1).mean() for value in (best / 1.05, best, 1.05 * best, 1.0)]
     assert min(error) == error[1]
+
+
+def test_intervals_are_widened_until_nine_rows_of_ten_lie_inside():
+    generator = np.random.default_rng(0)
+    rows = pd.DataFrame({"row_id": range(4000), "cluster": "a", "model": "b"})
+    rows["step_time_s"] = np.exp(0.2 * generator.standard_normal(4000))
+    predictions = pd.DataFrame(
+        {"row_id": rows.row_id, "protocol": "p1", "low": np.exp(-0.1645), "high": np.exp(0.1645)}
+    )
+    assert widening(predictions, rows) == pytest.approx(2.0, rel=0.05)
+    assert widening(predictions.assign(low=np.exp(-1.0), high=np.exp(1.0)), rows) == 1.0
 
 
 def test_regret_is_what_the_predicted_fastest_loses():

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from tula_core.bench.kind import Table
 from tula_core.bench.laws_step_time import fit_goodput, fit_linear, goodput_step_s, linear_terms
-from tula_core.bench.step_time import PROTOCOLS, Populations, asked, jobs, known, one_thread, pairs, predict_with
-from tula_core.errors import InputError
-from tula_core.models.step.learning import learn_population
-from tula_core.models.step.population import Population
+from tula_core.bench.step_time import Populations, predict_with
+from tula_core.bench.step_time_learning import without
+from tula_core.bench.step_time_rows import PROTOCOLS, asked, known, pairs
+from tula_core.models.step.population import load_population
 
 Array = NDArray[np.float64]
 
@@ -43,34 +45,22 @@ _COLUMNS = (
 def leave_out_tables(rows: pd.DataFrame) -> list[Table]:
     """Return tables with priors learnt without the cluster, and without the network, that is predicted."""
     found = []
-    for title, place in (("cluster", 0), ("network", 1)):
-        predictions = predict_with(rows, _without(rows, place))
+    for title, column in (("cluster", "cluster"), ("network", "model")):
+        predictions = predict_with(rows, _widened(without(rows, column)))
         errors = _errors(rows, predictions)
         if errors is None:
             continue
         frame = pd.DataFrame([_figures(group, *key) for key, group in _by_pair(errors)])
-        note = f"Priors learnt from the pairs of every other {title}. Means over pairs, per cent."
+        note = f"Priors learnt from the pairs of every other {title}; intervals as wide as the package has them."
         found.append(Table(title=f"Step time by protocol, {title} left out", frame=_summary(frame), note=note))
         found.append(Table(title=f"Step time by pair, {title} left out", frame=frame, note=note))
     return found
 
 
-def _without(rows: pd.DataFrame, place: int) -> Populations:
-    """Return populations learnt without the pairs that share a cluster (place 0) or a network (place 1)."""
-    measured = jobs(rows)
-    learnt: dict[str, Population] = {}
-
-    def population(*pair: str) -> Population:
-        left_out = pair[place]
-        if left_out not in learnt:
-            rest = [timings for key, timings in measured.items() if key[place] != left_out]
-            if not rest:
-                raise InputError(f"--leave-out: only {left_out!r} was measured. Give a folder with another one too.")
-            with one_thread():
-                learnt[left_out] = learn_population(rest)
-        return learnt[left_out]
-
-    return population
+def _widened(populations: Populations) -> Populations:
+    """Return populations with the one factor on the width of intervals that the package carries."""
+    factor = load_population().widening
+    return lambda *pair: dataclasses.replace(populations(*pair), widening=factor)
 
 
 def _errors(rows: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame | None:

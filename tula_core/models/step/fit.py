@@ -19,6 +19,7 @@ from tula_core.models.inference.scatter import machine_scatter
 from tula_core.models.step.communication import Links
 from tula_core.models.step.inference import Fitted, Timings, fit_law
 from tula_core.models.step.misfit import octaves, same
+from tula_core.models.step.population import load_population
 from tula_core.models.step.prior import job_prior
 from tula_core.models.step.time import Shapes
 from tula_core.records.profile import StepTiming
@@ -38,6 +39,7 @@ class StepTimeModel:
     """Step time with its log-normal uncertainty for any configuration."""
 
     law: Fitted
+    widening: float  # of the law's own uncertainty, learnt from what was left out
     drift_sd: float
     first_extra_s: Array  # of the first step beyond a steady one, shape (m,)
 
@@ -45,7 +47,7 @@ class StepTimeModel:
         """Return median seconds of a steady step and their log standard deviation, each of shape (n,)."""
         log_mean, variance = self.law.predict(shapes)
         far = _FAR_SD * np.maximum(self._distance(shapes).min(axis=1) - 1.0, 0.0)
-        return np.exp(log_mean), np.sqrt(variance + self.drift_sd**2 + far**2)
+        return np.exp(log_mean), np.sqrt(self.widening**2 * variance + self.drift_sd**2 + far**2)
 
     def first_step_extra_s(self, shapes: Shapes) -> Array:
         """Return seconds that the first step takes beyond a steady one, from the nearest measured configuration."""
@@ -99,6 +101,7 @@ def fit_step_time(
     prior = job_prior(timings, links, device=device, gradient_bytes=gradient_bytes, loader_workers=loader_workers)
     return StepTimeModel(
         law=fit_law(timings, prior),
+        widening=load_population().widening,
         drift_sd=math.hypot(DRIFT_SD, repeat_sd, machine_scatter(rows)),
         first_extra_s=np.maximum(np.array([row.first_step_s for row in rows]) - time_s, 0.0),
     )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import least_squares
+from scipy.special import ndtri
 
 from tula_core.models.inference.fitting import pseudo_huber
 from tula_core.models.step import law
@@ -35,7 +36,8 @@ _PART_SHARE = 0.02
 _PART_ERROR = 0.2
 _PART_ROWS = 40.0  # all measured parts together weigh no more than those of so many rows
 _MOST_ROWS = 300  # amplitudes are learnt from so many rows, evenly taken, where there are more
-_OUTLYING = 3.0  # standardised residuals beyond this are a configuration's own
+_OUTLYING_FAST = 3.0  # standardised: what disturbs a machine makes it slower, faster is seldom an accident
+_OUTLYING_ROWS = 10.0  # so many rows without any are taken for granted when the next one's chance is counted
 _HUBER = 3.0  # whitened residuals beyond this pull linearly while a fit begins
 _WIDTH = 1e-4
 
@@ -83,7 +85,9 @@ class Fitted:
         white = solve_triangular(self.factor, cross.T, lower=True, check_finite=False)
         apart = slopes - white.T @ solve_triangular(self.factor, self.slopes, lower=True, check_finite=False)
         mean = log_time + white.T @ solve_triangular(self.factor, self.residual, lower=True, check_finite=False)
-        own = np.exp(2.0 * self.amplitudes.log_sd[:-1]).sum() + there
+        # A configuration that was not measured may be off as often as measured ones were.
+        chance = self.outlying.sum() / (len(self.outlying) + _OUTLYING_ROWS)
+        own = np.exp(2.0 * self.amplitudes.log_sd[:-1]).sum() + np.where(alike.any(axis=1), there, chance)
         variance = (
             own
             + doubt
@@ -136,12 +140,16 @@ def fit_law(timings: Timings, prior: LawPrior, rounds: int = 2) -> Fitted:
 def _outlying_variance(factor: Array, residual: Array) -> Array:
     """Return the variance that each row's own misfit needs beyond the others', from leave-one-out (GPML eq. 5.12).
 
-    A configuration far off its neighbours is off there, and says little of them.
+    A configuration far off its neighbours is off there, and says little of them. Slower is far off where less than half
+    a measurement of so many would be so by chance (Chauvenet's criterion; Taylor 1997, *An Introduction to Error
+    Analysis*, section 6.2).
     """
     inverse = cho_solve((factor, True), np.eye(len(residual)), check_finite=False)
     variance = 1.0 / np.diag(inverse)
     apart = (inverse @ residual) * variance
-    return np.asarray(np.maximum((apart / _OUTLYING) ** 2 - variance, 0.0))
+    slow = -float(ndtri(0.25 / len(residual)))
+    limit = np.where(apart > 0.0, slow, max(slow, _OUTLYING_FAST))
+    return np.asarray(np.maximum((apart / limit) ** 2 - variance, 0.0))
 
 
 class _Answers:
