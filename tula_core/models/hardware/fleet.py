@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 _FREE_SD = 3.0  # of a benchmark's ln(seconds of a sample): its data decide
 _FREEDOM = 4.0  # of Student's t
-_LENGTHS = (0.7, 1.5)  # how far a misfit reaches in ln(local batch) and ln(accelerators)
+_LENGTHS = (0.4, 1.0)  # how far a misfit reaches in ln(local batch) and ln(accelerators)
 _STEPS = 12
 _WEIGHED_STEPS = 9  # weights stand still in the last steps, so that the fit settles
 _FAR = 1.0  # the most that a logarithm moves in a step
