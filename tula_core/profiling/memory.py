@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tula_core.engine.batches import BatchSource, Pick
 from tula_core.engine.evaluate import preserved_random_states
+from tula_core.engine.failures import kind_of
 from tula_core.engine.peak_memory import peak_bytes, release_unused, reset_peak
 from tula_core.profiling.rig import Rig
 from tula_core.records import ContentMemory, HostMemory
@@ -111,7 +112,12 @@ def sample_content(rig: Rig, seconds: float) -> ContentMemory | None:
             if time.monotonic() > until + seconds:
                 return None
             batch = source[Pick(np.array([index, index]), fold(stream, index))]
-            found.append(saved_bytes(rig, batch) / 2)
+            try:
+                found.append(saved_bytes(rig, batch) / 2)
+            except Exception as error:
+                if kind_of(error) != "out_of_memory":
+                    raise
+                return None  # beside all that the probe still holds; a run's sizes are tried by themselves
     if len(found) < _FEWEST_SAMPLED:
         return None
     return ContentMemory(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -140,6 +141,8 @@ def _ignored_label(loss: Any) -> float | None:
     """Return the label a cross-entropy leaves out, NaN (equal to none) where there is none; None for other losses."""
     if isinstance(loss, nn.CrossEntropyLoss):
         return float(loss.ignore_index)
+    if isinstance(loss, functools.partial) and loss.func is F.cross_entropy:
+        return float(loss.keywords.get("ignore_index", -100))
     # The named loss leaves out none: -100 would silently train on fewer samples than are counted.
     return math.nan if loss in (cross_entropy, F.cross_entropy) else None
 
