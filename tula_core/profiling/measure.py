@@ -147,7 +147,8 @@ def _most_worth(probe: Probe, worlds: Sequence[World], waiting: Sequence[World])
     if worth >= SETTLED:
         return best
     names = " and ".join(str(world) for world in able)
-    probe.left_out = f"measuring {names} too would save {100 * worth:.1f} % on average, less than {100 * SETTLED:g} %"
+    gain, least = f"{100 * worth:.1f} % by the model's own estimate", f"less than {100 * SETTLED:g} %"
+    probe.left_out = f"measuring {names} too would save {gain}, {least}"
     return None
 
 
