@@ -16,7 +16,7 @@ from tula_core.training.run import Attempt
 from tula_core.workloads.load import load_workload
 
 SUPPORT = Path(__file__).parent
-LIMIT_S = 100.0
+LIMIT_S = 200.0
 
 
 def find_support(patch: pytest.MonkeyPatch, home: Path) -> None:
