@@ -7,7 +7,6 @@ the first, their memory is forecast from the smaller ones, and a size that fails
 """
 
 import dataclasses
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,9 +54,6 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as patch:
         find_support(patch, home)
-        temporary = home / "tmp"
-        temporary.mkdir()
-        patch.setattr(tempfile, "tempdir", str(temporary))
         yield home
 
 

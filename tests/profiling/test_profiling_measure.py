@@ -12,6 +12,9 @@ from tula_core.errors import InputError, OutOfMemoryError, RunError
 from tula_core.job import Job
 from tula_core.models.checking import check_profile
 from tula_core.profiling import complete, measure, profile
+from tula_core.profiling.collector import Collector
+from tula_core.profiling.measure import Probe, _time_limit
+from tula_core.profiling.worlds import ONE
 from tula_core.progress import silent
 from tula_core.records import from_json, to_json
 
@@ -172,6 +175,21 @@ def test_a_short_probe_stops_with_what_it_has(tmp_path):
     assert found.steps[0].step_time_error_s > 0
     assert found.probe.used_s <= max(1.2 * 3, found.start_up[0].seconds + 4)
     assert max(row.local_batch for row in found.steps) < 512
+
+
+def test_workers_have_little_more_than_the_probe_once_a_step_is_known(tmp_path):
+    """Only the first step of all is waited for; what hangs or is slow after it ends with the probe."""
+    collector = Collector(silent, 10.0)
+    job = make_job({"probe": {"seconds": 10}})
+    probe = Probe(
+        job=job, facts=make_facts(), hardware=make_hardware(), folder=tmp_path, collector=collector, pilot_world=ONE
+    )
+    limit_s = _time_limit(probe)
+    assert limit_s() == 600
+    collector.first_heard_s = 4.0
+    assert limit_s() == pytest.approx(12.0, abs=0.5)
+    collector.first_heard_s = 40.0  # a first step that took longer than the probe
+    assert 40 < limit_s() < 50
 
 
 def test_a_profile_completes_a_job_of_the_same_workload(two_processes):

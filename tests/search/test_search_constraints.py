@@ -149,7 +149,7 @@ def test_a_last_step_that_leaves_a_process_idle_is_not_planned(local_batch, samp
     if feasible:
         assert all(micro_batch_sizes(size, layout, rank=3) for size in step_sizes(samples, layout))
     else:
-        assert "the last step of an epoch has 1 samples" in item.row.infeasible_because
+        assert "the last step of an epoch has 1 sample, which" in item.row.infeasible_because
         with pytest.raises(InputError, match="without any"):
             [micro_batch_sizes(size, layout, rank=3) for size in step_sizes(samples, layout)]
 

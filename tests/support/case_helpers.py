@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from tula_core.training.run import Attempt
 from tula_core.workloads.load import load_workload
 
 SUPPORT = Path(__file__).parent
-LIMIT_S = 100.0
+LIMIT_S = 200.0
 
 
 def find_support(patch: pytest.MonkeyPatch, home: Path) -> None:
-    """Let workers import this folder and keep state in ``home``; for fixtures that outlive one test."""
+    """Let workers import this folder and keep state, locks and temporary files in ``home``, for a whole module."""
+    (home / "tmp").mkdir(parents=True)
+    patch.setattr(tempfile, "tempdir", str(home / "tmp"))
     patch.setenv("PYTHONPATH", str(SUPPORT))
     patch.setenv("TULA_HOME", str(home))
     patch.setenv("OMP_NUM_THREADS", "1")

@@ -209,7 +209,8 @@ def _too_few_at_once(candidate: Candidate, limits: Limits, fewest: int) -> Viola
 def _idle_process(candidate: Candidate, train_samples: int) -> Violation:
     # With one sample for each process, a smaller last step cannot be shared out, and no sample may be dropped.
     left = train_samples % candidate.processes
-    text = f"the last step of an epoch has {left} samples, which leaves some of {candidate.processes} processes idle"
+    few = f"{left} sample{'s' * (left != 1)}"
+    text = f"the last step of an epoch has {few}, which leaves some of {candidate.processes} processes idle"
     remedy = "Use at least two samples per process, or fewer processes"
     return Violation(key="data", excess=1 - left / candidate.processes, text=text, remedy=remedy)
 
