@@ -3,31 +3,82 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.output import check_out
+from flows.output import check_out, write_out
+from tula_core.errors import InputError
+
+if TYPE_CHECKING:
+    from tula_core.bench.run import BenchResult
 
 Kind = Annotated[
-    str, typer.Argument(metavar="KIND", help="step-time, epochs, scaling, energy or reach.", show_default=False)
+    str, typer.Argument(metavar="KIND", help="step-time, epochs, scaling, energy, reach or all.", show_default=False)
 ]
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder that holds the CSV files.")]
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The CSV file of predictions to write.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="The CSV file of predictions; for all a folder.")
+]
 LeaveOut = Annotated[
     bool, typer.Option("--leave-out", help="Also with priors learnt without what is predicted; takes longer.")
 ]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FOLDER", help="Write pictures of errors and coverage.")]
+Page = Annotated[Path | None, typer.Option("--page", metavar="FILE", help="Write all tables as a Markdown page.")]
 
 
-def bench(kind: Kind, data: Data, out: Out = None, leave_out: LeaveOut = False) -> None:
+def bench(
+    kind: Kind, data: Data, out: Out = None, leave_out: LeaveOut = False, plot: Plot = None, page: Page = None
+) -> None:
     """Predict measured data of other people's clusters and say how far off the predictions are."""
+    from tula_core.bench.discover import find_folders
+    from tula_core.bench.page import page as page_text
+    from tula_core.bench.run import run_bench
+
+    check_out(page)
+    if plot is not None and plot.exists() and not plot.is_dir():
+        raise InputError(f"--plot: {str(plot)!r} is a file. Name a folder.")
+    files: dict[str, Path | None]
+    if kind == "all":
+        folders, files = find_folders(data), _files_of_all(out)
+    else:
+        check_out(out)
+        folders, files = {kind: data}, {kind: out}
+    results = []
+    for name, folder in folders.items():
+        result = run_bench(name, folder, leave_out=leave_out)
+        results.append(result)
+        _show(result, folder, files.get(name), plot)
+    if page is not None:
+        write_out(page, page_text(results))
+        typer.echo(f"The page is {page}")
+
+
+def _files_of_all(out: Path | None) -> dict[str, Path | None]:
+    """Return the file of each kind in the folder ``out``."""
+    if out is None:
+        return {}
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out: {str(out)!r} is a file, and all writes one file for each kind. Name a folder.")
+    from tula_core.bench import KINDS
+
+    files: dict[str, Path | None] = {name: out / f"{name}.csv" for name in KINDS}
+    for path in files.values():
+        check_out(path)
+    return files
+
+
+def _show(result: BenchResult, folder: Path, out: Path | None, plot: Path | None) -> None:
     from flows.show import results
     from flows.show_tables import print_tables
-    from tula_core.bench.run import run_bench, write_predictions
+    from tula_core.bench.run import draw, write_predictions
 
-    check_out(out)
-    result = run_bench(kind, data, leave_out=leave_out)
     if out is not None:
         write_predictions(result.predictions, out)
-        typer.echo(f"{len(result.predictions)} predictions are in {out}")
+        typer.echo(f"{len(result.predictions)} predictions of {result.kind} are in {out}")
     print_tables(results(), result.tables)
+    if not result.tables:
+        typer.echo(f"{folder} holds no answers for {result.kind}, so no error can be told.")
+    if plot is not None:
+        path = draw(result, folder, plot)
+        typer.echo(f"The picture is {path}" if path else f"There is nothing to draw for {result.kind}.")

@@ -1,8 +1,10 @@
 """The benchmarks are run by hand; here only that they still run."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.benchmarks import loop_overhead
+from tests.benchmarks import loop_overhead, predicted_actual
 
 
 def test_the_loop_overhead_is_printed_as_a_ratio(capsys: pytest.CaptureFixture[str]) -> None:
@@ -10,3 +12,15 @@ def test_the_loop_overhead_is_printed_as_a_ratio(capsys: pytest.CaptureFixture[s
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["bare", "tula", "ratio"]
     assert float(lines[-1].split()[1]) > 0
+
+
+def test_predicted_against_actual_is_printed_for_what_was_not_profiled(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TULA_HOME", str(tmp_path))
+    short = ["--set", "recipe.epochs=1"]
+    predicted_actual.main(["--job", "digits-cnn", "--configurations", "1", "--probe", "6", "--processes", "1", *short])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("1 x 1") and lines[0].count("actual") == 2
+    assert lines[1].startswith("step: mean error") and lines[2].startswith("total: mean error")
+    assert lines[3].startswith("probe")

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
+PAIR_COLUMNS = ("quantity", "group", "actual", "predicted", "low", "high")
+"""A prediction beside what was measured; ``low`` and ``high`` are empty where no interval was given."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
@@ -44,6 +47,9 @@ class Kind:
         Folder to the plain values of the priors file that the models load: what was learnt and nothing else.
     priors
         Where the package keeps those values, None where the kind needs none.
+    pairs
+        Folder and predictions to a frame of `PAIR_COLUMNS` for pictures of errors and coverage; None is returned where
+        the folder holds no answers.
     """
 
     name: str
@@ -55,3 +61,4 @@ class Kind:
     leave_out: Callable[[Path], list[Table]]
     learn: Callable[[Path], dict[str, object]] | None = None
     priors: str | None = None
+    pairs: Callable[[Path, pd.DataFrame], pd.DataFrame | None] | None = None

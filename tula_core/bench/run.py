@@ -54,3 +54,16 @@ def run_bench(name: str, folder: Path, *, leave_out: bool = False) -> BenchResul
 def write_predictions(predictions: pd.DataFrame, path: Path) -> None:
     """Write predictions as CSV, atomically; the same numbers give the same bytes."""
     write_atomic(path, predictions.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
+
+
+def draw(result: BenchResult, folder: Path, plots: Path) -> Path | None:
+    """Draw errors and coverage into the folder ``plots``; None where there are no answers to compare with."""
+    kind = load_kind(result.kind)
+    pairs = kind.pairs(folder, result.predictions) if kind.pairs is not None else None
+    if pairs is None or pairs.empty:
+        return None
+    from tula_core.plots.draw import draw_backtest
+
+    path = plots / f"{result.kind}.png"
+    draw_backtest(pairs, f"tula bench {result.kind}", path)
+    return path
