@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -57,6 +58,7 @@ def test_a_run_killed_at_a_random_moment_ends_as_if_nothing_had_been(untracked: 
     plan = plan_for("short_steps", processes=2, local_batch=8)
     whole = api.train(plan, job_id="whole")
     expected = final_weights(whole)
+    numbers = itertools.count()  # an example may be tried again, and is then another run
     moments = st.tuples(
         st.integers(1, MOST_EVENTS), st.integers(0, 1), st.sampled_from([signal.SIGKILL, signal.SIGTERM])
     )
@@ -65,8 +67,7 @@ def test_a_run_killed_at_a_random_moment_ends_as_if_nothing_had_been(untracked: 
     @examples(4)
     def ends_the_same(drawn: tuple[int, int, signal.Signals]) -> None:
         with tried("runs: killed at a random moment", seconds=240):
-            name = "-".join(str(int(each)) for each in drawn)
-            check(plan, f"killed-{name}", Killer(*drawn), expected)
+            check(plan, f"killed-{next(numbers)}", Killer(*drawn), expected)
 
     ends_the_same()
 
