@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from factories import make_facts, make_job
-from train_helpers import hand_made_plan
+from fault_plans import plan_for
 
 import tula_core
 import tula_core.profiling.measure
@@ -33,19 +33,6 @@ from tula_core.records.corrections import BUILTIN
 from tula_core.tracking import keys, store
 
 pytestmark = pytest.mark.timeout(180)
-
-
-def plan_for(workload: str, **shape: Any) -> tula_core.Plan:
-    import dataclasses
-
-    made = hand_made_plan("plain", **shape)
-    job = made.job.model_copy(update={"workload": f"fault_workloads:{workload}"})
-    from tula_core.workloads.load import load_workload
-
-    loaded = load_workload(job)
-    job = job.model_copy(update={"recipe": loaded.recipe, "target": None})
-    facts = {**made.facts, "train_samples": len(loaded.train_set())}
-    return dataclasses.replace(made, job=job, facts=facts)
 
 
 def recorded(role: str, title: str) -> list[Any]:

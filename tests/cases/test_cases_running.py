@@ -52,7 +52,7 @@ def test_p62_epochs_that_get_slower_raise_an_alarm(growth: float, first_said: in
     said = []
     for epoch in range(1, 31):
         for _ in range(5):
-            alarm.step(0.1 * (1 + growth) ** epoch)
+            alarm.add(3 * 0.1 * (1 + growth) ** epoch, 3)
         if alarm.end_epoch(epoch, seconds_left=60.0) is not None:
             said.append(epoch)
     assert next(iter(said), None) == first_said
@@ -61,14 +61,14 @@ def test_p62_epochs_that_get_slower_raise_an_alarm(growth: float, first_said: in
 
 def test_p62_a_cold_start_or_a_pause_is_no_drift() -> None:
     alarm = DriftAlarm(Interval(value=0.1, low=0.08, high=0.125))
-    for seconds in (60.0, 0.1, 0.1, 5.0, 0.1):
-        alarm.step(seconds)
+    for seconds, steps in ((60.0, 1), (0.1, 1), (2.0, 20), (5.0, 1), (0.9, 1), (-3.0, -4), (1.0, 0)):
+        alarm.add(seconds, steps)
     assert alarm.end_epoch(1, None) is None
 
 
 def test_p62_a_forecast_that_is_unknown_raises_none() -> None:
     alarm = DriftAlarm(Interval(value=None, low=None, high=None))
-    alarm.step(1.0)
+    alarm.add(1.0, 1)
     assert alarm.end_epoch(1, None) is None
 
 
@@ -79,7 +79,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     events[0] |= {"warmup_samples": 0, "device": "cpu"}
     for epoch, step_s in enumerate((0.9, 2.5, 2.5), start=1):
         for _ in range(4):
-            samples += 50
+            samples += 48
             events.append(progress(samples, 16 / step_s, epoch))
         figures = dict.fromkeys(("learning_rate", "train_loss", "metric", "elapsed_s"), 0.5)
         events.append(

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from tiny_workloads import Mlp, workload
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -116,6 +115,10 @@ def waits_for_ever(*arguments: Any) -> Workload:
     return workload(lambda: Mlp(hook=hang))
 
 
-def seeded() -> torch.Generator:
-    """A generator for what the tests compare."""
-    return torch.Generator().manual_seed(0)
+def _short_step(inputs: Tensor) -> None:
+    time.sleep(0.004)
+
+
+def short_steps() -> Workload:
+    """Dropout makes the weights depend on the random state of every step."""
+    return workload(lambda: Mlp(hook=_short_step, p=0.3), epochs=4)

@@ -140,7 +140,8 @@ class Recorder:
         row = op.get("row")  # absent where the first that is heard of a run is its end
         what = op["job_name"] if row is None else f"{row['nodes']}x{row['processes_per_node']} B={row['global_batch']}"
         name = f"{what} {op['job_id'][-8:]}"
-        return self.client.create_run(experiment, start_time=op["at_ms"], tags=tags, run_name=name), True
+        made = self._create(experiment, {keys.JOB_ID: op["job_id"]}, start_time=op["at_ms"], tags=tags, run_name=name)
+        return made, True
 
     def _child(self, op: Mapping[str, Any], parent_id: str, role: str, attempt: int) -> Run:
         experiment = self._experiment(op["job_name"])
@@ -149,7 +150,13 @@ class Recorder:
         if found is not None:
             return found
         name = f"train, attempt {attempt}" if role == "train" else role
-        return self.client.create_run(experiment, start_time=op.get("from_ms", op["at_ms"]), tags=tags, run_name=name)
+        start_time = op.get("from_ms", op["at_ms"])
+        return self._create(experiment, tags, start_time=start_time, tags=tags, run_name=name)
+
+    def _create(self, experiment: str, identity: Mapping[str, str], **fields: Any) -> Run:
+        """Make a run and return the one that counts: another machine may have made it in the same moment."""
+        made = self.client.create_run(experiment, **fields)
+        return self._find(experiment, identity) or made
 
     def _finished_child(
         self, op: Mapping[str, Any], parent_id: str, role: str, metrics: Mapping[str, float | None]

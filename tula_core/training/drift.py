@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
-
 from tula_core.records import Interval
+from tula_core.training.weighted import weighted_median
 
 _AGAIN = 1.25  # so many times slower than when it was last said
 
@@ -20,23 +19,24 @@ class DriftAlarm:
 
     def __init__(self, forecast: Interval) -> None:
         self._forecast = forecast
-        self._windows: list[float] = []
+        self._windows: list[tuple[float, float]] = []
         self._said_s = 0.0
 
-    def step(self, seconds: float) -> None:
-        """Take the mean seconds of a step in a window between two reports."""
-        self._windows.append(seconds)
+    def add(self, seconds: float, steps: int) -> None:
+        """Take what the steps between two reports took together; a step back, after a divergence, is passed over."""
+        if steps > 0 and seconds > 0:
+            self._windows.append((seconds / steps, float(steps)))
 
     def end_epoch(self, epoch: float, seconds_left: float | None) -> str | None:
         """Return a warning where the epoch's steps were slower than the forecast's interval; said anew when it worsens.
 
-        The epoch's middle window counts: a cold start or one pause is no drift.
+        The middle step of the epoch counts: a cold start, a tail or one pause is no drift.
         """
         windows, self._windows = self._windows, []
         value, low, high = self._forecast.value, self._forecast.low, self._forecast.high
         if not windows or value is None or low is None or high is None:
             return None
-        now_s = statistics.median(windows)
+        now_s = weighted_median(windows)
         if now_s <= max(high, _AGAIN * self._said_s):
             return None
         self._said_s = now_s

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import deque
+
+from tula_core.training.weighted import weighted_median
 
 _FEWEST, _MOST = 3, 50  # windows of progress that an estimate rests on; the first of an attempt is a cold start
 
@@ -34,8 +35,8 @@ class Remaining:
     def __init__(self, total_samples: int, epoch_samples: int) -> None:
         self._total = total_samples
         self._epoch = epoch_samples
-        self._speeds: deque[float] = deque(maxlen=_MOST)
-        self._windows = 0
+        self._speeds: deque[tuple[float, float]] = deque(maxlen=_MOST)
+        self._samples: int | None = None
         self._evaluation_s = 0.0
 
     def evaluated(self, seconds: float) -> None:
@@ -45,14 +46,14 @@ class Remaining:
     def after(self, samples: int, samples_per_s: float) -> float | None:
         """Take a window's speed and return the seconds left after ``samples``; None while it is too early to say.
 
-        Half of the recent windows were faster than the speed that is reckoned with, so neither a cold start nor a pause
+        Half of the recent samples were faster than the speed that is reckoned with, so neither a cold start nor a pause
         of the machine rules it.
         """
-        self._windows += 1
-        if self._windows > 1:
-            self._speeds.append(samples_per_s)
+        if self._samples is not None and samples > self._samples:
+            self._speeds.append((samples_per_s, float(samples - self._samples)))
+        self._samples = samples
         if len(self._speeds) < _FEWEST:
             return None
         left = max(0, self._total - samples)
-        steps_s = seconds_left(samples, left, statistics.median(self._speeds))
+        steps_s = seconds_left(samples, left, weighted_median(self._speeds))
         return None if steps_s is None else steps_s + math.ceil(left / self._epoch) * self._evaluation_s

@@ -129,9 +129,10 @@ class _Hearing:
         )
 
     def _on_progress(self, event: Mapping[str, Any]) -> None:
+        trained_s = (event["samples"] - self.samples) / max(event["images_per_s"], 1e-9)
+        self.drift.add(trained_s, event["steps"] - self.steps)
         self.samples, self.steps = event["samples"], event["steps"]
         self.seconds_left = self.remaining.after(self.samples, event["images_per_s"])
-        self.drift.step(self.attempt.row.candidate.global_batch / max(event["images_per_s"], 1e-9))
         data = {name: event[name] for name in ("loss", "learning_rate", "images_per_s", "epoch")}
         if self.curve:
             data["metric"] = self.curve[-1]["metric"]
