@@ -14,7 +14,7 @@ How corrections learnt from history enter, each multiplying by exp(log_bias) and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from tula_core.models.step.time import Shapes
 from tula_core.models.totals import fit_overheads
 from tula_core.records.candidate import QUANTITIES, UNKNOWN, Candidate, Interval, Row
 from tula_core.records.corrections import BUILTIN, Corrections
+from tula_core.records.mitigation import MitigationEffect
 from tula_core.records.profile import Profile
 
 _CHUNK = 4096  # candidates at once: bounds the memory that draws take
@@ -51,7 +52,7 @@ class Predictor:
     def __init__(self, models: Models, assumptions: tuple[str, ...]) -> None:
         self._models = models
         self._assumptions = assumptions
-        self._reach: dict[int, float] = {}
+        self._reach: dict[tuple[int, tuple[str, ...]], float] = {}
 
     @property
     def label(self) -> str:
@@ -92,12 +93,13 @@ class Predictor:
         models, batch = self._models, candidate.global_batch
         if models.target is None or models.curve is None or batch > models.facts.train_samples:
             return None
-        if batch not in self._reach:
-            learning = learning_draws(models, np.array([float(batch)]))
+        key = (batch, candidate.mitigation)
+        if key not in self._reach:
+            learning = learning_draws(models, np.array([float(batch)]), models.acting([candidate.mitigation]))
             assert learning is not None
             inside = wanted_epochs(models, learning.epochs) <= models.job.recipe.epochs
-            self._reach[batch] = float(np.mean(learning.reached & inside))
-        return self._reach[batch]
+            self._reach[key] = float(np.mean(learning.reached & inside))
+        return self._reach[key]
 
     def max_local_batch(self, nodes: int, processes_per_node: int, memory_bytes_limit: float) -> int | None:
         """Return the largest local batch whose upper memory bound fits, with every smaller power of two fitting too.
@@ -126,7 +128,7 @@ class Predictor:
         models = self._models
         reasons = [self._impossible(candidate) for candidate in candidates]
         possible = [candidate for candidate, reason in zip(candidates, reasons, strict=True) if reason is None]
-        forecasts = iter(_intervals(forecast_bands(models, Shapes.of(possible)), len(possible)) if possible else [])
+        forecasts = iter(_intervals(_bands(models, possible), len(possible)) if possible else [])
         measured = models.step.is_measured(Shapes.of(candidates)).tolist()
         rows = []
         for candidate, reason, timed in zip(candidates, reasons, measured, strict=True):
@@ -164,7 +166,12 @@ class Predictor:
         return f"local batch {failed} ran out of memory when it was measured"
 
 
-def fit(profile: Profile, job: Job, corrections: Corrections = BUILTIN) -> Predictor:
+def fit(
+    profile: Profile,
+    job: Job,
+    corrections: Corrections = BUILTIN,
+    effects: Mapping[str, MitigationEffect] | None = None,
+) -> Predictor:
     """Return the predictor of one job on the hardware of its profile.
 
     Parameters
@@ -175,6 +182,9 @@ def fit(profile: Profile, job: Job, corrections: Corrections = BUILTIN) -> Predi
         Resolved: every recipe field set and the target filled in.
     corrections
         What history taught, see the module's text.
+    effects
+        What is known of methods against lost accuracy that the pilots did not use, by their names; a candidate's
+        method that is not among them is taken to act as it did in the pilots.
 
     Raises
     ------
@@ -194,8 +204,13 @@ def fit(profile: Profile, job: Job, corrections: Corrections = BUILTIN) -> Predi
         learning=learning,
         overheads=fit_overheads(profile),
         corrections=corrections,
+        effects=effects or {},
     )
     return Predictor(models, assumptions(profile, job, links, memory, models.curve))
+
+
+def _bands(models: Models, candidates: Sequence[Candidate]) -> dict[str, Band]:
+    return forecast_bands(models, Shapes.of(candidates), models.acting([c.mitigation for c in candidates]))
 
 
 def _intervals(bands: dict[str, Band], count: int) -> list[dict[str, Interval]]:
