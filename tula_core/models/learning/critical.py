@@ -11,6 +11,9 @@ from tula_core.models.learning.work import work_prior
 # training it is 2 to 8 times above (McCandlish et al. 2018, arXiv 1812.06162, table 2). So it is one more observation,
 # good to an order of magnitude; with what is usual beside it, moving it by a bias made forecasts no better.
 _NOISE_LOG_SD = 1.0
+# The range of a published curve is chosen around B_crit with care; the batch of a recipe may lie anywhere below it. In
+# single runs of other networks B_crit was from twice to more than a hundred times the batch of the recipe.
+_RECIPE_LOG_SD = 1.0
 _NOISE_REACH = 30.0  # a noise scale further from what is usual than so many times is a failed measurement
 
 
@@ -27,7 +30,8 @@ def critical_prior(noise_scale: float | None, reference_batch: int) -> tuple[flo
     reference_batch
         Batch of the recipe, the smallest of interest.
     """
-    usual, usual_sd = work_prior().critical(math.log(reference_batch), None)
+    usual, curve_sd = work_prior().critical(math.log(reference_batch), None)
+    usual_sd = math.hypot(curve_sd, _RECIPE_LOG_SD)
     if not noise_scale:
         return usual, usual_sd
     reach = math.log(_NOISE_REACH)
