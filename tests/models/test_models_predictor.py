@@ -26,6 +26,7 @@ from tula_core.records import (
     Correction,
     Corrections,
     MemoryUse,
+    MitigationEffect,
     Pilot,
     PilotPoint,
     Row,
@@ -448,3 +449,15 @@ def test_bands_hold_their_value_and_stay_finite(value, log_sd):
 def test_bands_of_whole_draws_stay_whole():
     band = Band.of_draws(np.array([[1.0], [2.0], [2.0], [5.0]]))
     assert (band.low[0], band.value[0], band.high[0]) == (1.0, 2.0, 5.0)
+
+
+def test_what_is_known_of_a_method_enters_the_rows_that_use_it():
+    effects = {"helps": MitigationEffect(log_critical=2.0, log_critical_sd=0.2)}
+    rows = [candidate(local_batch=1024), candidate(local_batch=1024, mitigation=("helps",))]
+    plain, helped = fit(make_profile(), make_job(), effects=effects).forecast(rows)
+    assert helped["accuracy"].value > plain["accuracy"].value
+    assert helped["step_time_s"] == plain["step_time_s"]
+    unknown = fit(make_profile(), make_job()).forecast(rows)
+    assert unknown[0]["accuracy"] == unknown[1]["accuracy"] == plain["accuracy"]
+    predictor = fit(make_profile(), make_job(), effects=effects)
+    assert predictor.reach_probability(rows[1]) > predictor.reach_probability(rows[0])

@@ -46,7 +46,7 @@ _START = WorkPrior(
     log_growth_sd=0.15,
     noise_sd=0.025,
     misfit_sd=0.05,
-    misfit_length=1.5,
+    misfit_length=1.0,
     freedom=5.0,
 )
 _EVIDENCE = (

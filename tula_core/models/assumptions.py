@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tula_core.job import Job, Target
 from tula_core.models.checkpoints import CHECKPOINT_EVERY_S
-from tula_core.models.learning.fit import LearningModel
+from tula_core.models.learning.fit import LOST_PER_OCTAVE, LearningModel
 from tula_core.models.memory import MemoryModel
 from tula_core.models.money_words import of_money
 from tula_core.models.plausibility import oddities
@@ -100,6 +100,11 @@ def _of_learning(profile: Profile, job: Job, learning: LearningModel | None) -> 
         yield (
             f"the pilot at global batch {learning.unstable_batch:.0f} lost again what it had learnt: its rate is too "
             "high there, and a rising share of runs at larger batches is counted as lost"
+        )
+    else:
+        yield (
+            f"beyond global batch {learning.seen_batches[1]:.0f}, the largest of the pilots, one run in "
+            f"{1 / LOST_PER_OCTAVE:.0f} is counted as lost for each doubling"
         )
     if learning.seen_batches[0] == learning.seen_batches[1]:
         yield (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from tula_core.job import Job, Target
 from tula_core.models.checkpoints import checkpoint_wait_s
 from tula_core.models.hardware.elsewhere import StepTimes
 from tula_core.models.inference.fitting import Z90, standard_draws
+from tula_core.models.learning.effects import Effects, distinct
 from tula_core.models.learning.fit import DRAWS, Learning, LearningModel
 from tula_core.models.memory import MemoryModel
 from tula_core.models.money import Spending, expected_attempts, interrupted, interruptions, spend
@@ -21,6 +22,7 @@ from tula_core.models.spot import Interruptions
 from tula_core.models.step.time import Shapes
 from tula_core.models.totals import Overheads, steps_per_epoch, tail_shapes, time_to_train_s
 from tula_core.records.corrections import Correction, Corrections
+from tula_core.records.mitigation import MitigationEffect
 from tula_core.records.profile import WorkloadFacts
 
 Array = NDArray[np.float64]
@@ -73,6 +75,7 @@ class Models:
     overheads: Overheads
     power: NodePower
     corrections: Corrections
+    effects: Mapping[str, MitigationEffect] = field(default_factory=dict)  # of methods, by their names
 
     @property
     def target(self) -> Target | None:
@@ -85,23 +88,31 @@ class Models:
         fits = self.target is None or self.target.metric == self.facts.metric
         return self.learning if fits else None
 
+    def acting(self, methods: Sequence[Sequence[str]]) -> Effects | None:
+        """Return what lists of methods do, None where nothing is known of any."""
+        return Effects.of(methods, self.effects) if self.effects else None
+
     def correction(self, quantity: str) -> Correction:
         """Return the correction of one quantity, none where history has none."""
         return self.corrections.by_quantity.get(quantity, _NO_CORRECTION)
 
 
-def forecast_bands(models: Models, shapes: Shapes, limits_w: Array | None = None) -> dict[str, Band]:
+def forecast_bands(
+    models: Models, shapes: Shapes, limits_w: Array | None = None, effects: Effects | None = None
+) -> dict[str, Band]:
     """Return the band of every quantity that is known, by the names of `tula_core.records.QUANTITIES`.
 
     Parameters
     ----------
     limits_w
         Power limit of each accelerator, shape (n,), NaN where none is set; None sets none anywhere.
+    effects
+        Of methods that the pilots did not use, one row for each configuration; None for none.
     """
     limits_w = np.full_like(shapes.nodes, np.nan) if limits_w is None else limits_w
     step_s, log_sd = _slowed(models, limits_w, _mean_step(models, shapes))
     correction = models.correction("step_time_s")
-    epoch_draws = _epoch_draws(models, shapes)
+    epoch_draws = _epoch_draws(models, shapes, effects)
     corrected = correct_epochs(models, epoch_draws)
     steps = steps_per_epoch(models.facts.train_samples, shapes.global_batch)
     epochs = _epoch_band(models, corrected)
@@ -121,13 +132,13 @@ def forecast_bands(models: Models, shapes: Shapes, limits_w: Array | None = None
     memory = memory_band(models, shapes.local_batch, shapes.processes)
     if memory is not None:
         bands["memory_bytes"] = memory
-    accuracy = _accuracy_band(models, shapes)
+    accuracy = _accuracy_band(models, shapes, effects)
     if accuracy is not None:
         bands["accuracy"] = accuracy
     return bands
 
 
-def learning_draws(models: Models, batches: Array) -> Learning | None:
+def learning_draws(models: Models, batches: Array, effects: Effects | None = None) -> Learning | None:
     """Return draws of epochs, success and metric for global batches of shape (n,), uncorrected; None where unknown."""
     if models.curve is None:
         return None
@@ -137,6 +148,7 @@ def learning_draws(models: Models, batches: Array) -> Learning | None:
         cap_epochs=models.job.recipe.epochs,
         schedule=models.job.recipe.schedule,
         target=None if models.target is None else models.target.value,
+        effects=effects,
     )
 
 
@@ -182,13 +194,13 @@ def _mean_step(models: Models, shapes: Shapes) -> tuple[Array, Array]:
     return mean_s, np.minimum(log_sd, _MOST_LOG_SD)
 
 
-def _epoch_draws(models: Models, shapes: Shapes) -> Array:
+def _epoch_draws(models: Models, shapes: Shapes, effects: Effects | None) -> Array:
     """Return draws of whole epochs, shape (draws, n)."""
     cap, count = models.job.recipe.epochs, len(shapes.nodes)
     if models.target is None:
         return np.full((DRAWS, count), float(cap))
-    unique, where = np.unique(shapes.global_batch, return_inverse=True)
-    learning = learning_draws(models, unique)
+    unique, acting, where = distinct(shapes.global_batch, effects)
+    learning = learning_draws(models, unique, acting)
     if learning is None:  # nothing is known of it: any number of epochs up to the cap
         return np.repeat(np.ceil((np.arange(DRAWS) + 0.5) / DRAWS * cap)[:, None], count, axis=1)
     return learning.epochs[:, where]
@@ -264,9 +276,9 @@ def _money(models: Models, shapes: Shapes, limits_w: Array, total: Band) -> dict
     return {name: Band(value=band[0], low=band[1], high=band[2]) for name, band in found.items()}
 
 
-def _accuracy_band(models: Models, shapes: Shapes) -> Band | None:
-    unique, where = np.unique(shapes.global_batch, return_inverse=True)
-    learning = learning_draws(models, unique)
+def _accuracy_band(models: Models, shapes: Shapes, effects: Effects | None) -> Band | None:
+    unique, acting, where = distinct(shapes.global_batch, effects)
+    learning = learning_draws(models, unique, acting)
     if learning is None or models.curve is None:
         return None
     correction = models.correction("accuracy")

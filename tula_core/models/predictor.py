@@ -15,7 +15,7 @@ How corrections learnt from history enter, each multiplying by exp(log_bias) and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -35,6 +35,7 @@ from tula_core.models.step.time import Shapes
 from tula_core.models.totals import fit_overheads
 from tula_core.records.candidate import QUANTITIES, UNKNOWN, Candidate, Interval, Row
 from tula_core.records.corrections import BUILTIN, Corrections
+from tula_core.records.mitigation import MitigationEffect
 from tula_core.records.profile import Profile
 
 _CHUNK = 4096  # candidates at once: bounds the memory that draws take
@@ -61,7 +62,7 @@ class Predictor:
         self._assumptions = assumptions
         self._precisions = precisions
         self._host = host
-        self._reach: dict[int, float] = {}
+        self._reach: dict[tuple[int, tuple[str, ...]], float] = {}
 
     @property
     def models(self) -> Models:
@@ -122,12 +123,13 @@ class Predictor:
         models, batch = self._models, candidate.global_batch
         if models.target is None or models.curve is None or batch > models.facts.train_samples:
             return None
-        if batch not in self._reach:
-            learning = learning_draws(models, np.array([float(batch)]))
+        key = (batch, candidate.mitigation)
+        if key not in self._reach:
+            learning = learning_draws(models, np.array([float(batch)]), models.acting([candidate.mitigation]))
             assert learning is not None
             inside = wanted_epochs(models, learning.epochs) <= models.job.recipe.epochs
-            self._reach[batch] = float(np.mean(learning.reached & inside))
-        return self._reach[batch]
+            self._reach[key] = float(np.mean(learning.reached & inside))
+        return self._reach[key]
 
     def on_spot(self, candidate: Candidate) -> Row | None:
         """Return the forecast of a candidate on spot nodes, interruptions counted.
@@ -210,7 +212,12 @@ class Predictor:
         return f"local batch {failed} ran out of memory when it was measured"
 
 
-def fit(profile: Profile, job: Job, corrections: Corrections = BUILTIN) -> Predictor:
+def fit(
+    profile: Profile,
+    job: Job,
+    corrections: Corrections = BUILTIN,
+    effects: Mapping[str, MitigationEffect] | None = None,
+) -> Predictor:
     """Return the predictor of one job on the hardware of its profile.
 
     Parameters
@@ -221,6 +228,9 @@ def fit(profile: Profile, job: Job, corrections: Corrections = BUILTIN) -> Predi
         Resolved: every recipe field set and the target filled in.
     corrections
         What history taught, see the module's text.
+    effects
+        What is known of methods against lost accuracy that the pilots did not use, by their names; a candidate's
+        method that is not among them is taken to act as it did in the pilots.
 
     Raises
     ------
@@ -255,6 +265,7 @@ def fit(profile: Profile, job: Job, corrections: Corrections = BUILTIN) -> Predi
         overheads=fit_overheads(profile),
         power=fit_node_power(profile.power, profile.steps, job.cluster),
         corrections=corrections,
+        effects=effects or {},
     )
     precisions = fit_precisions(profile, job, step, memory, state)
     loader = fit_host_memory(profile.host, facts, job.recipe, device=device)
@@ -269,7 +280,8 @@ def fit(profile: Profile, job: Job, corrections: Corrections = BUILTIN) -> Predi
 
 def _bands(models: Models, candidates: Sequence[Candidate]) -> dict[str, Band]:
     limits = [math.nan if c.power_limit_w is None else c.power_limit_w for c in candidates]
-    return forecast_bands(models, Shapes.of(candidates), np.array(limits, dtype=float))
+    acting = models.acting([c.mitigation for c in candidates])
+    return forecast_bands(models, Shapes.of(candidates), np.array(limits, dtype=float), acting)
 
 
 def _intervals(bands: dict[str, Band], count: int) -> list[dict[str, Interval]]:

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import TRUTH, make_facts, make_job, make_pilot, make_profile, true_metric
+from tula_core.errors import InputError
 from tula_core.models.learning.convergence import (
     effective_steps,
     examples_to_target,
@@ -13,10 +15,12 @@ from tula_core.models.learning.convergence import (
     steps_to_target,
     total_gap,
 )
+from tula_core.models.learning.critical import critical_prior
+from tula_core.models.learning.effects import Effects
 from tula_core.models.learning.fit import fit_learning
 from tula_core.models.learning.schedules import annealing
 from tula_core.models.predictor import fit
-from tula_core.records import PilotPoint
+from tula_core.records import MitigationEffect, PilotPoint
 
 BATCHES = np.array([16.0, 64.0, 256.0, 1024.0, 4096.0])
 size = st.floats(1, 1e6)
@@ -123,7 +127,9 @@ def test_one_pilot_leans_on_the_noise_scale():
     one = model_of(pilots=(make_pilot(64),))
     two = model_of()
     blind = model_of(pilots=(make_pilot(64),), noise=None)
-    assert one.critical_batch == pytest.approx(150.0, rel=0.5)
+    noisy = dataclasses.replace(make_profile().noise, noise_scale_samples=1500.0)
+    assert one.critical_batch < model_of(pilots=(make_pilot(64),), noise=noisy).critical_batch
+    assert 150.0 < one.critical_batch < blind.critical_batch
     assert two.posterior.sd("log_critical") < one.posterior.sd("log_critical") < blind.posterior.sd("log_critical")
 
 
@@ -236,6 +242,70 @@ def test_between_stable_and_unstable_the_interval_is_wide():
 def test_a_failed_noise_scale_does_not_decide():
     noise = dataclasses.replace(make_profile().noise, noise_scale_samples=3e9)
     assert model_of(pilots=(make_pilot(64),), noise=noise).critical_batch < 1e5
+
+
+def test_noise_and_what_is_usual_are_weighed_by_how_sure_they_are():
+    usual, usual_sd = critical_prior(None, 64)
+    seen, seen_sd = critical_prior(20.0, 64)
+    assert math.log(20.0) < seen < usual and seen_sd < usual_sd
+    assert critical_prior(None, 128)[0] == pytest.approx(usual + math.log(2.0))
+
+
+@given(st.floats(1, 1e5), st.floats(1, 1e5), st.floats(0.3, 5), st.floats(0.3, 2))
+def test_effective_steps_fall_with_the_batch_and_in_the_limit_count_samples(batch, critical, sharpness, growth):
+    batches = np.array([1e-9, batch, 2 * batch])
+    steps = effective_steps(np.full(3, 1e6), batches, critical, sharpness, growth)
+    assert (np.diff(steps) <= 0).all()
+    assert float(steps[0]) == pytest.approx(1e6 / critical, rel=0.02)
+
+
+def test_batches_beyond_the_pilots_are_lost_a_little_more_often_each_octave():
+    model = model_of()
+    reached = forecast(model, [512.0, 2048.0, 8192.0], target=0.3, cap_epochs=200).reached.mean(axis=0)
+    assert "one run in 20 is counted as lost" in "".join(fit(make_profile(), make_job()).assumptions)
+    assert reached[0] == 1.0 and (np.diff(reached) <= 0).all() and reached[-1] > 0.7
+
+
+def effects_of(**numbers):
+    return Effects.of([("method",)] * len(BATCHES), {"method": MitigationEffect(**numbers)})
+
+
+def test_a_method_that_raises_the_critical_batch_helps_large_batches_and_leaves_small_ones():
+    model = model_of()
+    plain, raised = (forecast(model, effects=e) for e in (None, effects_of(log_critical=math.log(8.0))))
+    gained = np.median(raised.metric, axis=0) - np.median(plain.metric, axis=0)
+    assert gained[0] < 0.01 and gained[-1] > 0.02 and (gained >= 0).all()
+
+
+def test_a_method_that_halves_the_work_halves_the_epochs():
+    model = model_of()
+    options = {"target": 0.85, "cap_epochs": 400, "schedule": "constant"}
+    plain = np.median(forecast(model, **options).epochs, axis=0)
+    halved = np.median(forecast(model, effects=effects_of(log_work=math.log(0.5)), **options).epochs, axis=0)
+    assert halved == pytest.approx(plain / 2, rel=0.15, abs=1.0)
+
+
+@pytest.mark.parametrize("name", ["log_critical_sd", "log_work_sd", "log_gap_sd"])
+def test_an_effect_that_is_not_known_well_widens_the_forecast(name):
+    model = model_of()
+    plain, wide = (
+        np.ptp(np.quantile(forecast(model, effects=e).metric[:, 2], (0.05, 0.95)))
+        for e in (None, effects_of(**{name: 2.0}))
+    )
+    assert wide > 1.05 * plain
+
+
+def test_effects_of_several_methods_multiply_and_unknown_methods_have_none():
+    known = {"a": MitigationEffect(log_gap=0.1, log_gap_sd=0.3), "b": MitigationEffect(log_gap=0.2, log_gap_sd=0.4)}
+    rows = Effects.of([("a", "b"), ("c",), ()], known).rows
+    assert rows[0].tolist() == pytest.approx([0.0, 0.0, 0.0, 0.0, 0.3, 0.5])
+    assert not rows[1:].any()
+
+
+@pytest.mark.parametrize("numbers", [{"log_gap": math.nan}, {"log_work_sd": -0.1}, {"log_critical": math.inf}])
+def test_an_impossible_effect_is_refused_by_name(numbers):
+    with pytest.raises(InputError, match=next(iter(numbers))):
+        MitigationEffect(**numbers)
 
 
 def test_small_evaluation_sets_widen_the_forecast():

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tula_core.models.learning.work import log_relative_work
+
 Array = NDArray[np.float64]
 
 _CAP_SHARPNESS = 4.0
@@ -38,12 +40,38 @@ def steps_to_target(batch: Array, least_steps: float, critical_batch: float) -> 
     return np.asarray(least_steps * (1.0 + critical_batch / batch))
 
 
-def effective_steps(samples: Array, batch: Array, critical_batch: Array | float) -> Array:
-    """Return E/(B + B_crit): steps of a batch so large that noise plays no part which learn as much.
+def effective_steps(
+    samples: Array,
+    batch: Array,
+    critical_batch: Array | float,
+    sharpness: Array | float = 1.0,
+    growth: Array | float = 1.0,
+) -> Array:
+    """Return E/(B_crit r(B)): steps of a batch so large that noise plays no part which learn as much.
 
-    From S(B) = S_min (1 + B_crit/B): S_min = S B/(B + B_crit) = E/(B + B_crit) (McCandlish et al. 2018, eq. 2.11).
+    r(B) = E(B)/E_min is `tula_core.models.learning.work.log_relative_work`. At sharpness = growth = 1 this is
+    E/(B + B_crit), S_min of S(B) = S_min (1 + B_crit/B) (McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11).
     """
-    return np.asarray(samples / (batch + critical_batch))
+    return np.asarray(samples * np.exp(-log_handicap(batch, critical_batch, sharpness, growth)))
+
+
+def log_handicap(
+    batch: Array,
+    critical_batch: Array | float,
+    sharpness: Array | float,
+    growth: Array | float,
+    log_raised: Array | float = 0.0,
+) -> Array:
+    """Return ln(B_crit r(B)), ln(B + B_crit) at sharpness = growth = 1: samples for one effective step.
+
+    Parameters
+    ----------
+    log_raised
+        ln of a factor on B_crit that leaves the work of small batches as it is: r is that of the raised B_crit.
+    """
+    log_critical = np.log(np.asarray(critical_batch, dtype=float))
+    relative = log_relative_work(np.log(batch), log_critical + log_raised, np.asarray(sharpness), np.asarray(growth))
+    return np.asarray(log_critical + relative)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,13 +79,15 @@ class Curve:
     """Parameters of `log_gap`; numbers, or arrays that broadcast.
 
     ``log_scale`` is ln of the reducible gap at ``pivot_steps`` effective steps with the rate at its peak; ``power`` the
-    exponent c; ``critical_batch`` B_crit; ``anneal`` -ln(rho) >= 0, the gain of bringing the rate down; ``floor`` the
-    gap that training cannot remove; ``chance_gap`` the gap of a guess.
+    exponent c; ``critical_batch``, ``sharpness`` and ``growth`` are those of `log_handicap`; ``anneal`` -ln(rho) >= 0,
+    the gain of bringing the rate down; ``floor`` the gap that training cannot remove; ``chance_gap`` that of a guess.
     """
 
     log_scale: Array
     power: Array
     critical_batch: Array
+    sharpness: Array
+    growth: Array
     anneal: Array
     floor: Array
     pivot_steps: float

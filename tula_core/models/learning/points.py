@@ -93,6 +93,19 @@ def is_unstable(pilot: Pilot, scale: MetricScale) -> bool:
     return rose or bool(gap[-1] > _GAP_RISE * gap[best] + worst_luck)
 
 
+def stable_pilots(pilots: Sequence[Pilot], scale: MetricScale) -> tuple[list[Pilot], float | None]:
+    """Return the pilots to fit, and the smallest batch whose pilot was not stable.
+
+    The smallest batch is always fitted: it is the recipe's own or below, and there must be something to go by.
+    """
+    used = [pilot for pilot in pilots if not pilot.diverged and pilot.points]
+    smallest = min((pilot.global_batch for pilot in used), default=0)
+    unstable = [p.global_batch for p in used if p.global_batch > smallest and is_unstable(p, scale)]
+    if not unstable:
+        return used, None
+    return [pilot for pilot in used if pilot.global_batch < min(unstable)], float(min(unstable))
+
+
 def points_of(pilots: Sequence[Pilot], scale: MetricScale, *, train_samples: int) -> Points:
     """Return the evaluations that are better than a guess.
 

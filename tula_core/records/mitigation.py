@@ -1,0 +1,46 @@
+"""`MitigationEffect`: what a method against lost accuracy is known to do, as data that forecasts take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from tula_core.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MitigationEffect:
+    """A method's effect relative to the pilots, which trained without it; each a ln of a factor with its sd.
+
+    The default is no effect, known exactly. Evidence that is one paper's is worth a standard deviation of 0.3 or so.
+
+    Parameters
+    ----------
+    log_critical, log_critical_sd
+        On the critical batch: above 0 where a larger batch costs fewer samples than without. Small batches are not
+        touched.
+    log_work, log_work_sd
+        On the samples to any level of the metric, at every batch.
+    log_gap, log_gap_sd
+        On the gap that is left between metric and its best value, at every batch.
+    """
+
+    log_critical: float = 0.0
+    log_critical_sd: float = 0.0
+    log_work: float = 0.0
+    log_work_sd: float = 0.0
+    log_gap: float = 0.0
+    log_gap_sd: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not finite and spreads below zero."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            low = 0.0 if field.name.endswith("_sd") else -math.inf
+            if not (math.isfinite(value) and value >= low):
+                what = "a finite number of at least 0" if low == 0.0 else "a finite number"
+                raise InputError(f"effect.{field.name}: {what} is needed, got {value!r}. Mend it.")
+
+    def values(self) -> tuple[float, ...]:
+        """Return the numbers in the order of the fields."""
+        return tuple(float(getattr(self, field.name)) for field in fields(self))
