@@ -36,6 +36,7 @@ def _cells(plan: Plan, index: int) -> dict[str, Any]:
         "local batch": c.local_batch,
         "accumulation": c.accumulation,
         "global batch": c.global_batch,
+        "precision": c.precision or plan.job.recipe.precision,
     }
     for name in _SHOWN:
         value, between = units.span(name, row[name], share=show.is_share(plan))

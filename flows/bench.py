@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from tula_core.bench.run import BenchResult
 
 Kind = Annotated[
-    str, typer.Argument(metavar="KIND", help="step-time, epochs, scaling, energy, reach or all.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="KIND", help="step-time, epochs, scaling, energy, reach, active or all.", show_default=False
+    ),
 ]
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder that holds the CSV files.")]
 Out = Annotated[

@@ -46,6 +46,11 @@ def select(home: Path, *, older_than_s: float, max_bytes: float | None = None) -
     return chosen
 
 
+def missed_by(home: Path, items: list[Item], max_bytes: float) -> float:
+    """Return the bytes that ``home`` holds beyond ``max_bytes`` when the items are gone, 0 where it then fits."""
+    return max(0.0, _measure([home])[0] - sum(item.size_bytes for item in items) - max_bytes)
+
+
 def free(items: list[Item]) -> None:
     """Delete the items' parts; a run that has been taken up since is left alone."""
     for item in items:

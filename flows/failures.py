@@ -58,6 +58,7 @@ def report(error: BaseException) -> int:
     meant = meant_error(error)
     if meant is not None:
         print(str(meant) if isinstance(meant, StoppedError) else f"error: {meant}", file=sys.stderr)
+        _print_notes(meant)
         return meant.exit_code
     cause = first_cause(error)
     if isinstance(cause, OSError) and cause.errno in _OF_THE_DISK:
@@ -68,6 +69,15 @@ def report(error: BaseException) -> int:
     print(f"error: {type(cause).__name__}: {text[0] if text else 'no message'}", file=sys.stderr)
     print(f"The traceback is in {_keep(error)}", file=sys.stderr)
     return RUN_FAILED
+
+
+def _print_notes(error: TulaError) -> None:
+    """Print what was noted beside the message; a worker's traceback goes to a file and is named."""
+    notes = getattr(error, "__notes__", [])
+    for note in (note for note in notes if "\n" not in note.strip()):
+        print(note, file=sys.stderr)
+    if any("\n" in note.strip() for note in notes):
+        print(f"The traceback is in {_keep(error)}", file=sys.stderr)
 
 
 def meant_error(error: BaseException) -> TulaError | None:

@@ -24,6 +24,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run, task_run
 
 import tula_core
+from flows import plain_errors
 from flows.artifacts import artifact_key, plan_markdown, plan_rows
 from flows.signals import keep_stopping_on_signals
 from flows.watch import watcher_or_log
@@ -34,6 +35,8 @@ from tula_core.job import Job
 from tula_core.records import Outcome, Plan, Profile, from_json, to_json
 
 RETRY_DELAY_S = 2.0
+
+plain_errors.install()
 
 
 def retry_can_help(failed: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:

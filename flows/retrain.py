@@ -9,9 +9,12 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
+from flows import plain_errors
 from flows.signals import keep_stopping_on_signals
 from flows.watch import watcher_or_log
 from tula_core import api
+
+plain_errors.install()
 
 
 @task(name="retrain", persist_result=True, result_serializer="json", cache_policy=NO_CACHE)

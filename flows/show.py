@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows import units
+from flows.show_what_if import what_if_lines
 from tula_core.records import Outcome, Plan, Profile
 from tula_core.records.candidate import QUANTITIES, Interval, Row
 
@@ -84,6 +85,8 @@ def print_plan(console: Console, plan: Plan, rows: Iterable[int]) -> None:
     else:
         console.print(Text(f"Choice: row {plan.choice_index}, {setting(plan.choice)}", style="bold"))
     console.print(Text(plan.reason))
+    for line in what_if_lines(plan):
+        console.print(Text(line))
     console.print(Text(f"Predictor: {plan.predictor}. {_probe(plan)}"))
     if plan.assumptions:
         console.print(Text("Assumed:"))
@@ -104,7 +107,9 @@ def setting(row: Row) -> str:
     spread = f"{_count(c.nodes, 'node')} with {_count(c.processes_per_node, 'process')}"
     batch = f"local batch {c.local_batch}" + (f" accumulated {c.accumulation} times" if c.accumulation > 1 else "")
     with_ = f", with {' and '.join(c.mitigation)}" if c.mitigation else ""
-    return f"{spread}, {batch}: global batch {c.global_batch}{with_}"
+    in_ = "" if c.precision is None else f", in {c.precision}"
+    limit = "" if c.power_limit_w is None else f", limited to {c.power_limit_w:g} W"
+    return f"{spread}, {batch}: global batch {c.global_batch}{with_}{in_}{limit}"
 
 
 def _count(count: int, noun: str) -> str:
@@ -124,12 +129,19 @@ def forecast_table(plan: Plan, rows: Iterable[int]) -> Table:
     for index in rows:
         row = plan.table[index]
         c = row.candidate
-        cells = [str(index), f"{c.nodes} x {c.processes_per_node}", f"{c.local_batch} x {c.accumulation}"]
+        cells = [str(index), f"{c.nodes} x {c.processes_per_node}", _batch(row)]
         spans = [units.span(name, row[name], share=is_share(plan)) for name in shown]
         style = "bold green" if index == plan.choice_index else "" if row.feasible else "dim"
         cells += [str(c.global_batch), *(f"{value}\n{between}" for value, between in spans), marks(plan, index)]
         table.add_row(*cells, style=style)
     return table
+
+
+def _batch(row: Row) -> str:
+    """Return local batch and accumulation; below the precision where it is not the recipe's, and a power limit."""
+    c = row.candidate
+    limit = None if c.power_limit_w is None else f"{c.power_limit_w:g} W"
+    return "\n".join(part for part in (f"{c.local_batch} x {c.accumulation}", c.precision, limit) if part)
 
 
 def metric_name(plan: Plan) -> str:
@@ -235,6 +247,7 @@ def _history_cells(outcome: Outcome) -> list[str]:
     named = {name: (outcome.predicted.get(name), outcome.actual.get(name)) for name in ("time_to_train_s", "accuracy")}
     time, accuracy = ([units.text(quantity, value) for value in pair] for quantity, pair in named.items())
     choice = f"{outcome.nodes} x {outcome.processes_per_node}\n{outcome.local_batch} x {outcome.accumulation}"
+    choice += "" if outcome.precision is None else f"\n{outcome.precision}"
     shown = units.NOTHING if error is None else f"{error:+.0f} %"
     head = f"{outcome.job_name}\n{outcome.finished_at[:16].replace('T', ' ')}"
     missed = "\ntarget missed" if outcome.status == "FINISHED" and outcome.target_reached is False else ""

@@ -101,7 +101,7 @@ def clean(
     Only says what it would do, unless --yes. Never frees a run that is under way, MLflow's records or what was learnt.
     """
     from flows import units
-    from flows.clean import free, select
+    from flows.clean import free, missed_by, select
     from tula_core.home import tula_home
     from tula_core.job import parse_duration_s, parse_size_bytes
 
@@ -112,6 +112,7 @@ def clean(
         typer.echo(
             f"{'free' if yes else 'would free'}  {units.size(item.size_bytes):>10}  {item.path}  ({item.because})"
         )
+    over_bytes = 0.0 if size_bytes is None else missed_by(tula_home(), chosen, size_bytes)
     total = units.size(sum(item.size_bytes for item in chosen))
     if not chosen:
         typer.echo("Nothing to free.")
@@ -120,6 +121,13 @@ def clean(
         typer.echo(f"Freed {total}.")
     else:
         typer.echo(f"{total} would be freed. Do it with --yes.")
+    if over_bytes and size_bytes is not None:
+        typer.echo(
+            f"warning: {units.size(size_bytes + over_bytes)} {'are' if yes else 'would be'} left, more than --max-size "
+            f"{max_size}: the rest is what is never freed (runs under way, outcomes, MLflow's records, the spool, what "
+            "was learnt).",
+            err=True,
+        )
 
 
 def _amount(option: str, text: str, parse: object, example: str) -> float:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tula_core.engine.device_lock import device_lock
 from tula_core.errors import InfeasibleError, InputError, RunError
 from tula_core.home import state_folder
-from tula_core.job import Job
+from tula_core.job import Job, NodeType
 from tula_core.progress import Event, Listener, silent
-from tula_core.records import Outcome, Plan, Profile, save
+from tula_core.records import Outcome, Plan, Profile, Row, save
 
 if TYPE_CHECKING:
     from tula_core.history import RetrainReport
+    from tula_core.models.predictor import Predictor
+    from tula_core.search import Elsewhere
     from tula_core.tracking import FlushReport, Tracker
+    from tula_core.training.folders import RunFolder
     from tula_core.training.run import Attempt
 
 _LOG_EVERY_S = 10.0
@@ -68,15 +72,26 @@ def plan(job: Job, *, profile: Profile | None = None, reprofile: bool = False, l
     listener(Event(stage="fit", message="fitting the models", fraction=0.0))
     fitted = predictor.fit(measured, resolved, tracking.champion())
     listener(Event(stage="fit", message="fitting the models", fraction=1.0))
-    return search.make_plan(
+    methods = mitigations.resolve(resolved)
+    made = search.make_plan(
         measured,
         resolved,
         fitted,
-        mitigation=mitigations.resolve(resolved),
+        mitigation=methods,
         cached=cached,
         storage=state_folder("studies") / f"{resolved.title}.journal",
         listener=listener,
     )
+    places = [_place(fitted, measured, node) for node in resolved.what_if]
+    return replace(made, what_if=search.answer_what_if(places, methods))
+
+
+def _place(fitted: Predictor, measured: Profile, node: NodeType) -> Elsewhere:
+    from tula_core import search
+    from tula_core.models.hardware.what_if import elsewhere
+
+    predictor, profile, job = elsewhere(fitted, measured, node)
+    return search.Elsewhere(name=node.name, predictor=predictor, profile=profile, job=job)
 
 
 def train(
@@ -92,7 +107,8 @@ def train(
     Parameters
     ----------
     row
-        A row of the plan's table to train instead of the choice.
+        A row of the plan's table to train instead of the choice; with ``resume``, the row to go on at, by default the
+        one the run had.
     resume
         Go on from the checkpoint of the newest unfinished run of this plan (of ``job_id`` where given).
     job_id
@@ -108,17 +124,19 @@ def train(
         The run failed or was stopped; it is recorded with its true state first.
     """
     from tula_core import tracking
-    from tula_core.training.folders import create_run, unfinished_run
-    from tula_core.training.run import Attempt
+    from tula_core.training.folders import create_run, keep_row, unfinished_run
+    from tula_core.training.room import require_room
 
+    if not resume:
+        require_room(plan, plan.table[_row_number(plan, row)])
     tracking.close_dead_runs()
     newest = resume and job_id is None
     folder = unfinished_run(plan) if newest else create_run(plan, _row_number(plan, row), job_id)
-    if resume:
-        plan, row = folder.plan, folder.row_number
+    if resume or folder.plan_digest not in (None, plan.digest):  # a logical run keeps the plan it was begun with
+        plan, row = folder.plan, folder.row_number if row is None else row
     chosen = plan.table[_row_number(plan, row)]
-    resume = resume and (folder.path / "checkpoint.pt").exists()
-    number = folder.attempts + 1
+    if row is not None and row != folder.row_number:
+        keep_row(folder, row)
     if chosen.candidate.nodes > 1:
         message = (
             f"the {chosen.candidate.nodes} nodes are processes on this machine: what is recorded is not the speed of "
@@ -126,11 +144,9 @@ def train(
         )
         listener(Event(stage="train", message=message, level="warning"))
     _warn_of_another_machine(plan, listener)
-    attempt = Attempt(plan=plan, row=chosen, job_id=folder.job_id, number=number, folder=folder.path, resume=resume)
     try:
-        attempt.task_folder.mkdir(parents=True)
         with device_lock("train", listener):
-            outcome, error = _attempt(attempt, listener)
+            outcome, error = _next_attempt(folder, plan, chosen, resume=resume, listener=listener)
     except OSError as fault:
         if fault.errno not in _OF_THE_DISK:
             raise
@@ -143,9 +159,32 @@ def train(
     return outcome
 
 
+def _next_attempt(
+    folder: RunFolder, plan: Plan, row: Row, *, resume: bool, listener: Listener
+) -> tuple[Outcome, BaseException | None]:
+    """Train once more, unless the run was trained to its end: whoever hands out work may hand it out twice."""
+    from tula_core.training.run import Attempt
+
+    done = folder.outcome
+    if done is not None and folder.finished:
+        message = f"run {folder.job_id} was trained to its end before: its outcome is taken, nothing is trained"
+        listener(Event(stage="train", message=message, level="info"))
+        return done, None
+    attempt = Attempt(
+        plan=plan,
+        row=row,
+        job_id=folder.job_id,
+        number=folder.attempts + 1,
+        folder=folder.path,
+        resume=resume and (folder.path / "checkpoint.pt").exists(),
+    )
+    attempt.task_folder.mkdir(parents=True)
+    return _attempt(attempt, listener)
+
+
 def _warn_of_another_machine(plan: Plan, listener: Listener) -> None:
     """Say where a plan for processors was measured on others; another kind of device is found once training begins."""
-    from tula_core.profiling.hardware import available_cores, processor_name
+    from tula_core.engine.hardware import available_cores, processor_name
 
     planned, here = plan.hardware, (processor_name(), available_cores())
     if planned.get("device") == "cpu" and (planned["device_name"], planned["cores"]) != here:

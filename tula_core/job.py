@@ -73,6 +73,8 @@ Duration = Annotated[float, BeforeValidator(parse_duration_s), Field(gt=0, allow
 Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0)]
 Count = Annotated[int, Field(gt=0, le=10**12, strict=True)]  # beyond it arithmetic in floats is no longer exact
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Part(BaseModel):
@@ -84,7 +86,11 @@ class Part(BaseModel):
     @classmethod
     def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse ``yes`` as a number: pydantic would take a price of ``true`` for one dollar."""
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+        held = value if isinstance(value, list | tuple) else [value]
+        if (
+            any(isinstance(item, bool) for item in held)
+            and cls.model_fields[str(info.field_name)].annotation is not bool
+        ):
             raise ValueError("true and false are not allowed here")
         return value
 
@@ -115,8 +121,18 @@ class Target(Part):
     value: float = Field(allow_inf_nan=False)
 
 
+Rates = Positive | dict[Precision, Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]]
+"""Peak TFLOP/s of one device (of one process's cores): at the recipe's precision, or one for each precision."""
+
+
 class Cluster(Part):
-    """The machines that may be used; nodes and processes are the most, prices are in USD."""
+    """The machines that may be used; nodes and processes are the most, prices are in USD.
+
+    ``device_tflops`` and ``device_memory_gbps`` (peak TFLOP/s, memory bandwidth in GB/s) are needed for `NodeType`.
+    ``spot_interruptions_per_hour`` is how often one spot node is taken away, ``spot_restart_seconds`` how long until
+    another is there. ``power_watts`` is the mean power of a node with all its processes at work, ``idle_power_watts``
+    with none; ``power_limits_w`` are limits of one accelerator that may be set for a run.
+    """
 
     nodes: Count = 1
     processes_per_node: Count = 1
@@ -126,16 +142,65 @@ class Cluster(Part):
     billing_seconds: Positive = 1
     power_watts: Positive | None = None
     threads_per_process: Count | None = None
+    device_tflops: Rates | None = None
+    device_memory_gbps: Positive | None = None
+    spot_interruptions_per_hour: NotNegative | None = None
+    spot_restart_seconds: Annotated[NotNegative, BeforeValidator(parse_duration_s)] | None = None
+    electricity_usd_per_kwh: NotNegative | None = None
+    carbon_g_per_kwh: NotNegative | None = None
+    idle_power_watts: Positive | None = None
+    power_limits_w: tuple[Positive, ...] | None = Field(None, min_length=1, max_length=16)
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        if self.spot_interruptions_per_hour is not None and self.spot_price_per_node_hour is None:
+            raise ValueError(
+                "spot_interruptions_per_hour: given without spot_price_per_node_hour. Give that price too, or leave "
+                "the interruptions out"
+            )
+        if self.spot_restart_seconds is not None and self.spot_interruptions_per_hour is None:
+            raise ValueError(
+                "spot_restart_seconds: given without spot_interruptions_per_hour. Give how often a node is taken away, "
+                "or leave the restart out"
+            )
+        full, idle = self.power_watts, self.idle_power_watts
+        if full is not None and idle is not None and idle > full:
+            raise ValueError(f"idle_power_watts: {idle:g} is above power_watts, {full:g}. Swap or mend them")
+        return self
+
+
+class NodeType(Part):
+    """Other machines, known by their facts alone; nodes and processes are the most that may be used.
+
+    Memory is bytes of one device, memory bandwidth GB/s, links Gbit/s, the price USD. A link that is not given is
+    taken as that of the measured machine.
+    """
+
+    name: str = Field(min_length=1, max_length=60)
+    nodes: Count = 1
+    processes_per_node: Count = 1
+    device_memory: Size
+    device_tflops: Rates
+    device_memory_gbps: Positive
+    link_gbps: Positive | None = None
+    inside_link_gbps: Positive | None = None
+    price_per_node_hour: Positive | None = None
+    power_watts: Positive | None = None
 
 
 class Constraints(Part):
-    """Limits that hold all at once. ``memory`` is bytes per process, ``deadline`` seconds."""
+    """Limits that hold all at once. ``memory`` is bytes per process, ``deadline`` seconds.
+
+    ``confidence`` is the chance with which deadline, budget and least accuracy have to be kept: at 0.5 the forecast's
+    value has to keep them, and above 0.99 no 90 % interval can tell. By default one such plan in five may miss.
+    """
 
     deadline: Duration | None = None
     budget_usd: Positive | None = None
     memory: Size | None = None
     min_accuracy: float | None = Field(None, ge=0, le=1)
     max_local_batch: Count | None = None
+    confidence: float = Field(0.8, ge=0.5, le=0.99)
 
 
 class Probe(Part):
@@ -167,10 +232,13 @@ class Job(Part):
     recipe: Recipe = Recipe()
     target: Target | Literal["none"] | None = None
     cluster: Cluster = Cluster()
+    what_if: tuple[NodeType, ...] = Field((), max_length=20)
     objective: Literal["knee", "time", "cost", "energy"] | dict[Goal, Positive] = "knee"
     constraints: Constraints = Constraints()
     probe: Probe = Probe()
     mitigation: str | list[str] = "auto"
+    precisions: list[Precision] | None = Field(None, min_length=1)
+    mitigation_options: dict[str, dict[str, Finite]] = Field(default_factory=dict)
     seed: int = Field(0, ge=0, lt=2**31, strict=True)
 
     @field_validator("name")
@@ -192,6 +260,44 @@ class Job(Part):
         if isinstance(self.objective, dict) and not self.objective:
             raise ValueError("objective: has no weight. Write for example {time: 0.7, cost: 0.3}")
         return self
+
+    @model_validator(mode="after")
+    def _check_what_if(self) -> Self:
+        for name in ("device_tflops", "device_memory_gbps"):
+            if self.what_if and getattr(self.cluster, name) is None:
+                raise ValueError(
+                    f"cluster.{name}: missing. what_if compares other devices with the measured one: give the figure "
+                    "of its data sheet, or leave what_if out"
+                )
+        names = [node.name for node in self.what_if]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"what_if: the name {name!r} is given {names.count(name)} times. Rename one of them")
+        goals = self.objective if isinstance(self.objective, dict) else (self.objective,)
+        for node in self.what_if:
+            if "energy" in goals and node.power_watts is None:
+                raise ValueError(
+                    f"what_if: {node.name!r} has no power_watts, so the objective energy cannot be weighed there. Give "
+                    "the draw of one of its nodes in watts, or choose another objective"
+                )
+            if self.constraints.budget_usd is not None and node.price_per_node_hour is None:
+                raise ValueError(
+                    f"what_if: {node.name!r} has no price_per_node_hour, so constraints.budget_usd cannot be checked "
+                    "there. Give its price, or leave one of the two out"
+                )
+        return self
+
+    @property
+    def other_precisions(self) -> tuple[Precision, ...]:
+        """The precisions to consider beside the recipe's own, each once."""
+        return tuple(dict.fromkeys(name for name in self.precisions or () if name != self.recipe.precision))
+
+    def in_precision(self, precision: str | None) -> Job:
+        """Return this job with its recipe in another precision; the job itself where that is None."""
+        if precision is None:
+            return self
+        recipe = Recipe(**{**self.recipe.model_dump(exclude_unset=True), "precision": precision})
+        return self.model_copy(update={"recipe": recipe})
 
     @property
     def title(self) -> str:

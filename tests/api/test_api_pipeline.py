@@ -185,7 +185,7 @@ def test_a_plan_of_another_machine_is_said_to_be_one() -> None:
 
     from train_helpers import hand_made_plan
 
-    from tula_core.profiling.hardware import available_cores, processor_name
+    from tula_core.engine.hardware import available_cores, processor_name
 
     said: list[Event] = []
     plan = hand_made_plan("plain")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import loop_overhead, predicted_actual
+from tests.benchmarks import loop_overhead, model_speed, predicted_actual
 
 
 def test_the_loop_overhead_is_printed_as_a_ratio(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,3 +24,10 @@ def test_predicted_against_actual_is_printed_for_what_was_not_profiled(
     assert lines[0].startswith("1 x 1") and lines[0].count("actual") == 2
     assert lines[1].startswith("step: mean error") and lines[2].startswith("total: mean error")
     assert lines[3].startswith("probe")
+
+
+def test_the_speed_of_the_models_is_printed_beside_its_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    model_speed.main(["--candidates", "300", "--repeats", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["fit", "step-time", "rows"]
+    assert all(float(line.split()[1]) > 0 for line in lines[1:])

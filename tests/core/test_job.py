@@ -163,3 +163,17 @@ def test_a_wrong_weight_is_named(value: str, expected: str) -> None:
     with pytest.raises(InputError) as caught:
         Job.builtin("digits-cnn", [f"objective={value}"])
     assert expected in str(caught.value)
+
+
+def test_precisions_are_considered_beside_the_recipes_own() -> None:
+    job = Job(workload="x", precisions=["bf16", "fp32", "bf16"]).resolved(Recipe(), None)
+    assert job.other_precisions == ("bf16",)
+    assert Job(workload="x").other_precisions == ()
+    changed = job.in_precision("bf16")
+    assert (changed.recipe.precision, changed.recipe.epochs) == ("bf16", job.recipe.epochs)
+    assert job.in_precision(None) is job
+    assert Job.from_mapping(job.to_dict()) == job
+    with pytest.raises(InputError, match="precisions"):
+        Job.from_mapping({"workload": "x", "precisions": ["int8"]})
+    with pytest.raises(InputError, match="precisions"):
+        Job.from_mapping({"workload": "x", "precisions": []})

@@ -1,3 +1,4 @@
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tula_core.engine.batches import BatchStream, Layout, Step, epoch_order, micro_batch_sizes, split, step_sizes
+from tula_core.engine.shares import smallest_micro_batch, tail_is_shared
 from tula_core.errors import InputError
 
 LAYOUTS = st.builds(Layout, processes=st.integers(1, 5), local_batch=st.integers(1, 40), accumulation=st.integers(1, 4))
@@ -98,9 +100,46 @@ def test_a_stream_goes_on_where_another_stopped() -> None:
             assert left.equal(right)
 
 
-def test_resuming_between_steps_is_refused() -> None:
-    with pytest.raises(InputError, match="not between two steps"):
-        next(stream(100, Layout(processes=1, local_batch=10)).from_samples(15))
+@settings(max_examples=25, deadline=None)
+@given(
+    before=st.builds(
+        Layout, processes=st.integers(1, 3), local_batch=st.integers(2, 9), accumulation=st.integers(1, 2)
+    ),
+    after=st.builds(Layout, processes=st.integers(1, 3), local_batch=st.integers(2, 9), accumulation=st.integers(1, 2)),
+    steps=st.integers(1, 6),
+)
+def test_another_layout_takes_the_rest_of_the_epoch(before: Layout, after: Layout, steps: int) -> None:
+    taken = list(itertools.islice(stream(61, before).from_samples(0), steps))
+    seen, position = order_of(before, 0, taken[-1].samples_after, 61), taken[-1].samples_after
+    left = -position % 61
+    if 0 < left < after.processes:
+        with pytest.raises(InputError, match="leaves some of"):
+            next(stream(61, after).from_samples(position))
+        return
+    rest = order_of(after, position, -(-position // 61) * 61, 61)
+    assert sorted(seen + rest) == sorted(list(range(61)) * (-(-position // 61)))
+
+
+def order_of(layout: Layout, begin: int, end: int, samples: int) -> list[int]:
+    """Return the samples that all processes take between two positions."""
+    seen: list[int] = []
+    for rank in range(layout.processes):
+        steps = stream(samples, layout, rank).from_samples(begin)
+        for step in itertools.takewhile(lambda step: step.samples_before < end, steps):
+            seen += [value for inputs, _ in step.micro_batches for value in inputs.tolist()]
+    return seen
+
+
+def test_a_batch_of_another_size_than_asked_for_is_refused() -> None:
+    """A data set that hands out ready batches would be trained with other weights than its samples have."""
+
+    class Batched(Numbers):
+        def get_batch(self, indices: list[int]) -> list[torch.Tensor]:
+            return [torch.tensor(indices)[:4], torch.tensor(indices)[:4]]
+
+    steps = BatchStream(Batched(40), samples=40, layout=Layout(processes=1, local_batch=10), rank=0, seed=1)
+    with pytest.raises(InputError, match="a batch of 10 samples was asked for and one of 4 came"):
+        next(steps.from_samples(0))
 
 
 def test_orders_differ_by_epoch_and_repeat_by_seed() -> None:
@@ -183,6 +222,18 @@ def test_whole_steps_leave_out_every_tail() -> None:
     assert [step.samples_before for step in taken] == [18, 27, 36, 45, 54]
     first_epoch = [index for step in taken[:2] for index in step.micro_batches[0][0].tolist()]
     assert first_epoch == epoch_order(1, 1, 20)[:18].tolist()
+
+
+@given(layout=LAYOUTS, samples=st.integers(1, 600))
+def test_the_smallest_micro_batch_is_known_beforehand(layout: Layout, samples: int) -> None:
+    if samples < layout.global_batch:
+        return
+    sizes = step_sizes(samples, layout)
+    expected = 0
+    if min(sizes) >= layout.processes:
+        expected = min(min(micro_batch_sizes(n, layout, r)) for n in set(sizes) for r in range(layout.processes))
+    assert smallest_micro_batch(samples, layout) == expected
+    assert tail_is_shared(samples, layout) == (len(sizes) > 1 and 0 < samples % layout.global_batch < sizes[-1])
 
 
 def test_split_is_near_equal() -> None:

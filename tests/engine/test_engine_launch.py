@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from tula_core.engine.launch import LaunchResult, WorkerTask, _await_end, _Event
 from tula_core.errors import InputError, OutOfMemoryError, RunError
 
 
-def run(folder: Path, entry: str, processes: int = 2, timeout_s: float = 120, **payload: Any) -> LaunchResult:
+def run(
+    folder: Path, entry: str, processes: int = 2, timeout_s: float | Callable[[], float] = 120, **payload: Any
+) -> LaunchResult:
     task = WorkerTask(
         entry=f"engine_entries:{entry}",
         payload=payload,
@@ -81,8 +83,9 @@ def test_the_first_real_cause_is_told(tmp_path: Path, how: str, kind: str, error
     assert time.monotonic() - began < 60
 
 
-def test_a_time_limit_ends_the_workers(tmp_path: Path) -> None:
-    result = run(tmp_path / "task", "wait", 1, timeout_s=0.5, linger_s=100.0)
+@pytest.mark.parametrize("timeout_s", [0.5, lambda: 0.5])
+def test_a_time_limit_ends_the_workers(tmp_path: Path, timeout_s: float | Callable[[], float]) -> None:
+    result = run(tmp_path / "task", "wait", 1, timeout_s=timeout_s, linger_s=100.0)
     assert result.failure is not None and result.failure.kind == "timeout"
 
 

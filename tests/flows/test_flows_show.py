@@ -1,3 +1,4 @@
+import dataclasses
 import io
 
 import flows_samples as samples
@@ -87,3 +88,14 @@ def test_another_metric_is_no_percentage() -> None:
     assert "mse" in text
     assert "0.971" in text
     assert "97.1 %" not in text
+
+
+def test_another_precision_is_shown_in_its_row() -> None:
+    plan = samples.plan()
+    candidate = dataclasses.replace(plan.table[0].candidate, options={"precision": "bf16"})
+    row = dataclasses.replace(plan.table[0], candidate=candidate)
+    changed = dataclasses.replace(plan, table=(row, *plan.table[1:]))
+    own, text = (printed(show.print_plan, shown, [0, 1]) for shown in (plan, changed))
+    assert ("bf16" in own, "bf16" in text) == (False, True)
+    assert show.setting(row).endswith(", in bf16")
+    assert max(len(line) for line in text.splitlines()) <= 80

@@ -179,3 +179,12 @@ def test_the_recorded_report_holds_the_errors_that_are_shown() -> None:
         100 * math.expm1(report.champion_error["step_time_s"])
     )
     assert "champion_error" not in told
+
+
+def test_runs_in_another_precision_teach_nothing_of_the_recipes():
+    own = make_history(1.3, 1.3, 1.3)
+    apart = make_history(9.0, 9.0, 9.0, precision="bf16")
+    others = [replace(outcome, job_id=f"{outcome.job_id}-bf16") for outcome in apart]
+    alone, mixed = (gather(outcomes, lambda label: BUILTIN) for outcomes in (own, [*own, *others]))
+    assert mixed.log_ratios == alone.log_ratios
+    assert (alone.apart, mixed.apart) == (0, len(others))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tula_core.errors import InputError
 from tula_core.models.cost import billed_s, cost_usd, node_hours
-from tula_core.models.energy import energy_j
+from tula_core.models.power.energy import energy_j
 
 seconds = st.floats(1e-3, 1e7)
 

@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from tula_core.engine.hardware import with_fingerprint
 from tula_core.job import Job
-from tula_core.profiling.hardware import with_fingerprint
 from tula_core.records import Hardware, WorkloadFacts
 
 

@@ -104,3 +104,13 @@ def slow():
 
 def dies_while_loading():
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def only_fp32():
+    class Refusing(Tiny):
+        def forward(self, inputs):
+            if torch.is_autocast_enabled("cpu"):
+                raise RuntimeError("this layer knows no sixteen bits")
+            return super().forward(inputs)
+
+    return workload(Refusing)

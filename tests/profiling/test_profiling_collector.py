@@ -77,3 +77,14 @@ def test_events_of_no_interest_are_passed_over(heard):
     before = len(said)
     collector.hear({"kind": "ready", "at_s": 0.0, "seconds": 1.0})
     assert len(said) == before
+
+
+def test_memory_that_depends_on_content_is_warned_of():
+    said = []
+    collector = Collector(said.append, 60.0)
+    even = {"kind": "content", "at_s": 0.0, "samples": 300, "mean_bytes": 5.0, "sd_bytes": 0.0, "worst_bytes": 5.0}
+    collector.hear(even)
+    assert collector.warnings == []
+    collector.hear({**even, "sd_bytes": 4.0, "worst_bytes": 50.0})
+    assert "of 300 tried the fullest needs 10 times the mean" in collector.warnings[0]
+    assert collector.content.worst_bytes == 50.0

@@ -12,6 +12,9 @@ from tula_core.errors import InputError, OutOfMemoryError, RunError
 from tula_core.job import Job
 from tula_core.models.checking import check_profile
 from tula_core.profiling import complete, measure, profile
+from tula_core.profiling.collector import Collector
+from tula_core.profiling.measure import Probe, _time_limit
+from tula_core.profiling.worlds import ONE
 from tula_core.progress import silent
 from tula_core.records import from_json, to_json
 
@@ -174,6 +177,21 @@ def test_a_short_probe_stops_with_what_it_has(tmp_path):
     assert max(row.local_batch for row in found.steps) < 512
 
 
+def test_workers_have_little_more_than_the_probe_once_a_step_is_known(tmp_path):
+    """Only the first step of all is waited for; what hangs or is slow after it ends with the probe."""
+    collector = Collector(silent, 10.0)
+    job = make_job({"probe": {"seconds": 10}})
+    probe = Probe(
+        job=job, facts=make_facts(), hardware=make_hardware(), folder=tmp_path, collector=collector, pilot_world=ONE
+    )
+    limit_s = _time_limit(probe)
+    assert limit_s() == 600
+    collector.first_heard_s = 4.0
+    assert limit_s() == pytest.approx(12.0, abs=0.5)
+    collector.first_heard_s = 40.0  # a first step that took longer than the probe
+    assert 40 < limit_s() < 50
+
+
 def test_a_profile_completes_a_job_of_the_same_workload(two_processes):
     job, resolved, found, _, _ = two_processes
     assert complete(job, found) == resolved
@@ -184,3 +202,26 @@ def test_a_profile_completes_a_job_of_the_same_workload(two_processes):
     other = Job.from_mapping({"workload": job.workload, "recipe": {"batch_size": 64}})
     with pytest.raises(InputError, match=r"recipe\.batch_size: is 64"):
         complete(other, found)
+
+
+def test_other_precisions_are_timed_in_turns_with_the_recipes(tmp_path):
+    found = measured(tmp_path, "tiny", precisions=["fp32", "bf16", "fp16"], probe={"seconds": 60})
+    check_profile(found)
+    assert {timing.precision for timing in found.precisions} == {"bf16", "fp16"}
+    for timing in found.precisions:
+        assert timing.outcome == "ok", timing.failure
+        assert timing.compute_s > 0 and timing.reference_compute_s > 0
+        assert 0 < timing.ratio_error < 1
+        assert timing.peak_bytes > 0
+        assert timing.loss_difference < 0.1
+    assert found.content is not None and found.content.sd_bytes == 0
+    assert from_json(type(found), to_json(found), source="profile") == found
+
+
+def test_a_precision_that_a_network_cannot_take_says_nothing_of_its_own(tmp_path):
+    found = measured(tmp_path, "only_fp32", precisions=["bf16"], probe={"seconds": 60})
+    [failed] = found.precisions
+    assert (failed.outcome, failed.compute_s) == ("failed", None)
+    assert "sixteen bits" in failed.failure
+    assert all(use.outcome == "ok" for use in found.memory)
+    assert any("bf16 failed" in warning for warning in found.warnings)

@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiling_facts import make_facts, make_hardware, make_job
 
+from tula_core.engine.shares import Layout, smallest_micro_batch
+from tula_core.profiling.pilot import pilot_layout
 from tula_core.profiling.worlds import (
     ONE,
     World,
@@ -111,3 +113,33 @@ def test_own_seconds_leave_time_for_later_starts_where_there_is_any(left, start,
 def test_world_names_itself():
     assert [str(ONE), str(world(1, 2)), str(world(2, 2))] == ["1 process", "2 processes", "4 processes on 2 nodes"]
     assert dataclasses.astuple(world(2, 3)) == (2, 3)
+
+
+@pytest.mark.parametrize(("batch", "processes"), [(4, 8), (1, 1), (2, 2), (64, 2)])
+def test_no_size_is_smaller_than_the_network_can_train_on(batch, processes):
+    job = make_job({"recipe": {"batch_size": batch}})
+    sizes = local_batches(job, make_facts(smallest_batch=2), world(1, processes))
+    assert sizes and min(sizes) >= 2
+    assert local_batches(job, make_facts(smallest_batch=2, train_samples=1), ONE) == []
+
+
+@given(
+    batch=st.integers(1, 600),
+    processes=st.integers(1, 4),
+    largest=st.integers(2, 64),
+    samples=st.integers(1, 700),
+    least=st.integers(1, 2),
+)
+def test_a_pilot_has_no_micro_batch_that_cannot_be_trained_on(batch, processes, largest, samples, least):
+    layout = pilot_layout(batch, processes, largest, samples=samples, least=least)
+    if layout is None:
+        return
+    assert layout.global_batch <= samples and layout.local_batch <= largest
+    assert smallest_micro_batch(samples, layout) >= least
+    assert layout.global_batch >= batch - processes
+
+
+def test_a_pilot_takes_the_batch_asked_for_where_it_can():
+    assert pilot_layout(128, 2, 512, samples=600, least=2) == Layout(processes=2, local_batch=64)
+    assert pilot_layout(128, 1, 32, samples=600) == Layout(processes=1, local_batch=32, accumulation=4)
+    assert pilot_layout(64, 2, 64, samples=10) is None

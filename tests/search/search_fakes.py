@@ -11,6 +11,7 @@ from tula_core.records import (
     Candidate,
     Hardware,
     Interval,
+    PowerUse,
     ProbeUse,
     Profile,
     Row,
@@ -49,6 +50,7 @@ class FakePredictor:
     label: str = "tula-predictor v1 (built-in)"
     assumptions: tuple[str, ...] = ("The forecast is a closed form.",)
     unknown_layouts: frozenset[tuple[int, int]] = frozenset()
+    spot: Row | None = None
     calls: list[int] = field(default_factory=list)
 
     def quantities(self, c: Candidate) -> dict[str, float | None]:
@@ -82,10 +84,15 @@ class FakePredictor:
             for c in candidates
         ]
 
-    def max_local_batch(self, nodes: int, processes_per_node: int, limit_bytes: int, /) -> int | None:
+    def max_local_batch(
+        self, nodes: int, processes_per_node: int, limit_bytes: int, precision: str | None = None, /
+    ) -> int | None:
         if not self.memory_known:
             return None
         return max(0, int((limit_bytes / 1.1 - self.base_bytes) / self.each_bytes))
+
+    def on_spot(self, candidate: Candidate, /) -> Row | None:
+        return self.spot
 
     def reach_probability(self, candidate: Candidate, /) -> float | None:
         return self.chance
@@ -125,6 +132,7 @@ def profile(
     device_memory_bytes: int | None = None,
     higher_is_better: bool = True,
     warnings: tuple[str, ...] = (),
+    power: tuple[PowerUse, ...] = (),
 ) -> Profile:
     return Profile(
         schema_version=1,
@@ -167,4 +175,5 @@ def profile(
         pilots=(),
         probe=ProbeUse(budget_s=60, used_s=36, stopped_because="answered"),
         warnings=warnings,
+        power=power,
     )

@@ -71,7 +71,8 @@ def test_warnings_of_the_profile_and_the_probes_cost_are_in_the_plan():
     asked = job(cluster={**CLUSTER, "price_per_node_hour": 100.0})
     plan = plan_of(asked, FakePredictor(price=100.0), profile(warnings=("the machine was busy",)))
     assert "While measuring: the machine was busy" in plan.assumptions
-    assert plan.probe.cost_usd == pytest.approx(1.0)
+    assert plan.probe.cost_usd == pytest.approx(1.0) and plan.probe.stopped_because == "answered"
+    assert "Measuring ended after 36 s: answered." in plan.assumptions
 
 
 @pytest.mark.parametrize("objective", ["knee", "time", "cost", {"time": 0.5, "cost": 0.5}])
@@ -164,6 +165,12 @@ def test_a_target_that_nothing_is_expected_to_reach_leaves_a_choice_and_a_warnin
     assert plan.choice.candidate == rest.choice.candidate
 
 
+def test_a_target_within_reach_has_its_chance_in_the_reason():
+    reason = plan_of(job(target={"value": 0.9}, recipe={"epochs": 3}), FakePredictor(chance=0.876)).reason
+    assert reason.endswith("It reaches the target accuracy 0.9 within 3 epochs with a chance of 87 %.")
+    assert "target" not in plan_of(job(target="none"), FakePredictor(chance=0.876)).reason
+
+
 def test_every_row_names_its_own_reason():
     asked = job(cluster=CLUSTER, constraints={"deadline": "100s", "min_accuracy": 0.94})
     reasons = {row.infeasible_because for row in plan_of(asked).table}
@@ -179,10 +186,59 @@ def test_refusals_reach_the_caller():
     assert plan_of(job(objective="energy"), FakePredictor(watts=50.0)).choice is not None
 
 
-def test_the_risk_of_missing_a_limit_is_said():
-    time_s = plan_of().choice["time_to_train_s"].value
-    plan = plan_of(job(cluster=CLUSTER, constraints={"deadline": time_s * 1.05}))
-    assert plan.choice is not None and "may be missed" in plan.reason
+def test_the_reason_gives_the_chance_of_each_limit_and_of_both():
+    priced = FakePredictor(price=2.0)
+    free = plan_of(job(cluster={**CLUSTER, "price_per_node_hour": 2.0}), priced).choice
+    limits = {"deadline": free["time_to_train_s"].value * 1.1, "budget_usd": free["cost_usd"].value * 1.06}
+    plan = plan_of(job(cluster={**CLUSTER, "price_per_node_hour": 2.0}, constraints=limits), priced)
+    assert re.search(
+        r"It keeps the deadline of [\d.]+ \w+ with a chance of \d\d % and the budget of \$[\d.]+ with a chance of "
+        r"\d\d %; deadline and budget together with \d\d %\.",
+        plan.reason,
+    )
+    chances = [int(found) for found in re.findall(r"(\d\d) %[ ;.]", plan.reason)[:3]]
+    assert chances[2] == min(chances[:2]) >= 80
+    sure = plan_of(job(cluster=CLUSTER, constraints={"deadline": "100h", "min_accuracy": 0.1})).reason
+    assert (
+        "the deadline of 100 h with a chance of over 99 % and the least accuracy of 0.1 with a chance of over" in sure
+    )
+
+
+def test_a_deadline_that_is_kept_only_at_the_value_leaves_no_choice_until_the_confidence_is_lowered():
+    constraints = {"deadline": plan_of(job(cluster=CLUSTER, objective="time")).choice["time_to_train_s"].value * 1.01}
+    refused = plan_of(job(cluster=CLUSTER, constraints=constraints))
+    assert refused.choice is None and "with a chance of 56 % only" in refused.reason
+    plan = plan_of(job(cluster=CLUSTER, constraints={**constraints, "confidence": 0.55}))
+    assert plan.choice is not None and "with a chance of 56 %" in plan.reason
+
+
+@given(st.floats(0.5, 0.99), st.floats(0, 0.49), st.sampled_from(["time", "cost"]), st.floats(40, 300))
+@settings(max_examples=10, deadline=None)
+def test_a_higher_confidence_never_makes_the_choice_better(confidence, surer, objective, deadline):
+    def best(confidence):
+        constraints = {"deadline": deadline, "confidence": confidence}
+        chosen = plan_of(job(cluster=CLUSTER, objective=objective, constraints=constraints)).choice
+        return (
+            float("inf") if chosen is None else chosen["time_to_train_s" if objective == "time" else "node_hours"].value
+        )
+
+    assert best(confidence) <= best(min(confidence + surer, 0.99))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "limits", "text"),
+    [
+        ({"processes_per_node": 2}, {}, "Raise probe.seconds, now 60, and plan again with --reprofile"),
+        ({"processes_per_node": 8}, {}, "8 processes do not fit the 2 cores here: profile where they do"),
+        ({"processes_per_node": 2}, {"max_local_batch": 32}, "A profile times no accumulated steps"),
+    ],
+)
+def test_a_choice_that_was_not_measured_says_how_to_have_it_measured(cluster, limits, text):
+    predictor = FakePredictor(latency_s=2e-3, critical_batch=1e9, accuracy_loss=0.0)
+    asked = job(cluster=cluster, objective="time", constraints=limits)
+    plan = plan_of(asked, predictor, profile(memory_bytes=256 * GIB))
+    assert not plan.choice.measured
+    assert f"Beware: its step time was not measured but extrapolated. {text}" in plan.reason
 
 
 def test_measured_configurations_are_in_the_table_also_where_a_limit_rules_them_out():
@@ -207,6 +263,17 @@ def test_the_rows_worth_printing(nodes):
                      and r.candidate.global_batch == 64)  # fmt: skip
     assert {plan.choice_index, plan.knee, reference} <= set(rows)
     assert {plan.choice_index - 1, plan.choice_index + 1} & set(rows)
+
+
+def test_the_neighbours_worth_printing_are_in_the_same_precision():
+    plan = plan_of(job(cluster={"processes_per_node": 4}, precisions=["fp32", "bf16", "fp16"]))
+    rows, choice = display_rows(plan), plan.choice
+    alike = [
+        i for i in rows
+        if (c := plan.table[i].candidate).processes_per_node == choice.candidate.processes_per_node
+        and c.precision == choice.candidate.precision
+    ]  # fmt: skip
+    assert len(alike) >= 2
 
 
 def test_the_rows_worth_printing_of_an_infeasible_plan_hold_the_least_violating():

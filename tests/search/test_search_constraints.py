@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from search_fakes import GIB, around, job, profile
 
 from tula_core.engine.batches import Layout, micro_batch_sizes, step_sizes
@@ -10,6 +13,8 @@ from tula_core.errors import InputError
 from tula_core.job import Target
 from tula_core.records import Candidate, Row
 from tula_core.search.constraints import Limits, accuracy_slack, check_request, judge, memory_limit
+
+Z80, Z90 = 0.8416212335729143, 1.6448536269514722  # normal quantiles of 80 % and of a two-sided 90 % interval
 
 VALUES = {"time_to_train_s": 600.0, "node_hours": 0.5, "cost_usd": 1.0, "memory_bytes": 1.0 * GIB, "accuracy": 0.9}
 
@@ -46,11 +51,11 @@ def with_limits(**constraints):
             {},
             "deadline",
             "time to train 10 min (0.2 % more) is above the deadline of 10 min",
-            "deadline to 10m",
+            "deadline to 11m",
         ),
-        ({"budget_usd": 0.5}, {"cost_usd": 1.004}, "budget_usd", "cost $1.00 is above the budget of $0.50", "to 1.01"),
+        ({"budget_usd": 0.5}, {"cost_usd": 1.004}, "budget_usd", "cost $1.00 is above the budget of $0.50", "to 1.06"),
         ({"memory": "1GiB"}, {}, "memory", "up to 1.1 GiB, is above constraints.memory, 1.0 GiB", "memory to 1.1GiB"),
-        ({"min_accuracy": 0.95}, {}, "min_accuracy", "accuracy 0.9000 is below the least accuracy of 0.95", "to 0.9"),
+        ({"min_accuracy": 0.95}, {}, "min_accuracy", "accuracy 0.9000 is below the least accuracy of 0.95", "to 0.853"),
         ({"max_local_batch": 32}, {}, "max_local_batch", "local batch 64 is above", "max_local_batch to 64"),
     ],
 )
@@ -63,15 +68,51 @@ def test_each_limit_names_itself_its_numbers_and_what_would_admit(constraints, v
 
 def test_limits_that_just_hold_are_feasible():
     constraints = {"deadline": 600, "budget_usd": 1.0, "memory": int(1.1 * GIB) + 1, "min_accuracy": 0.9}
-    item = judged(with_limits(**constraints, max_local_batch=64))
+    item = judged(with_limits(**constraints, max_local_batch=64, confidence=0.5))
     assert item.row.feasible and item.row.infeasible_because is None and item.excess == 0
+
+
+@pytest.mark.parametrize(
+    ("constraints", "text"),
+    [
+        (
+            {"deadline": 615},
+            "the deadline of 10 min is kept with a chance of 66 % only, constraints.confidence asks",
+        ),
+        ({"budget_usd": 1.02}, "the budget of $1.02 is kept with a chance of 63 % only"),
+        ({"min_accuracy": 0.88}, "the least accuracy of 0.88 is kept with a chance of 64 % only"),
+    ],
+)
+def test_a_limit_that_is_not_kept_surely_enough_gives_its_chance_and_what_admits(constraints, text):
+    item = judged(with_limits(**constraints))
+    assert not item.row.feasible and text in item.row.infeasible_because and item.excess > 0
+    [violation] = item.violations
+    confidence = float(re.search(r"or lower constraints\.confidence to (0\.\d+)", violation.remedy).group(1))
+    assert judged(with_limits(**constraints, confidence=confidence)).row.feasible
+    assert not judged(with_limits(**constraints, confidence=confidence + 0.01)).row.feasible
+    field, value = re.search(r"constraints\.(\w+) to ([0-9.]+m?)", violation.remedy).groups()
+    assert judged(with_limits(**{field: value if field == "deadline" else float(value)})).row.feasible
+
+
+@given(
+    st.floats(300, 1200), st.floats(0, 300), st.floats(0.5, 0.99), st.floats(0, 0.4), st.sampled_from(["time", "cost"])
+)
+@settings(max_examples=50, deadline=None)
+def test_neither_a_tighter_limit_nor_a_higher_confidence_admits_more(limit, tighter, confidence, surer, kind):
+    def admits(limit, confidence):
+        field = {"deadline": limit} if kind == "time" else {"budget_usd": limit / 600}
+        return judged(with_limits(**field, confidence=confidence)).row.feasible
+
+    loose = admits(limit, confidence)
+    assert loose >= admits(max(limit - tighter, 1.0), confidence)
+    assert loose >= admits(limit, min(confidence + surer, 0.99))
 
 
 def test_all_limits_hold_at_once_and_each_broken_one_is_named():
     item = judged(with_limits(deadline=60, memory="512MiB", min_accuracy=0.95))
     assert [violation.key for violation in item.violations] == ["deadline", "memory", "min_accuracy"]
     assert item.row.infeasible_because.count(";") == 2
-    assert item.excess == pytest.approx(9.0)
+    assert item.excess == pytest.approx(10 * 1.1 ** (Z80 / Z90) - 1)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +149,7 @@ def test_a_last_step_that_leaves_a_process_idle_is_not_planned(local_batch, samp
     if feasible:
         assert all(micro_batch_sizes(size, layout, rank=3) for size in step_sizes(samples, layout))
     else:
-        assert "the last step of an epoch has 1 samples" in item.row.infeasible_because
+        assert "the last step of an epoch has 1 sample, which" in item.row.infeasible_because
         with pytest.raises(InputError, match="without any"):
             [micro_batch_sizes(size, layout, rank=3) for size in step_sizes(samples, layout)]
 

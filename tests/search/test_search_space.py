@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,3 +99,41 @@ def test_measured_configurations_are_in_where_the_cluster_still_allows_them():
 
 def test_a_data_set_smaller_than_every_batch_leaves_the_reference_alone():
     assert shapes(candidates(profile(10), job(), FakePredictor(), ())) == [(1, 1, 64, 1)]
+
+
+def test_other_precisions_bring_their_own_candidates_beside_the_recipes():
+    asked = job({"batch_size": 64}, precisions=["fp32", "bf16", "fp16"], cluster={"processes_per_node": 2})
+    found = candidates(profile(2000), asked, FakePredictor(), ("warmup",))
+    by_precision = {name: [c for c in found if c.precision == name] for name in (None, "bf16", "fp16")}
+    assert len(found) == sum(len(part) for part in by_precision.values())
+    assert shapes(by_precision["bf16"]) == shapes(by_precision["fp16"]) == shapes(by_precision[None])
+    assert all(c.options == {"precision": "bf16"} for c in by_precision["bf16"])
+    assert [key(c) for c in found] == sorted({key(c) for c in found})
+    reference = next(c for c in found if key(c) == reference_key(found, 64))
+    assert reference.precision is None
+
+
+def test_precisions_are_those_of_the_recipe_alone_unless_asked_for():
+    asked = job({"batch_size": 64, "precision": "bf16"})
+    assert all(c.options == {} for c in candidates(profile(2000), asked, FakePredictor(), ()))
+    both = job({"batch_size": 64, "precision": "bf16"}, precisions=["bf16", "fp32"])
+    assert {c.precision for c in candidates(profile(2000), both, FakePredictor(), ())} == {None, "fp32"}
+
+
+def test_each_precision_has_its_own_largest_batch():
+    class Halving(FakePredictor):
+        def max_local_batch(self, nodes, processes_per_node, limit_bytes, precision=None, /):
+            return 128 if precision else 64
+
+    asked = job({"batch_size": 64}, precisions=["bf16"])
+    found = candidates(profile(2000), asked, Halving(), ())
+    assert max(c.local_batch for c in found if c.precision is None) == 64
+    assert max(c.local_batch for c in found if c.precision == "bf16") == 128
+
+
+def test_batch_norm_networks_are_not_planned_at_one_sample_per_process():
+    asked = job({"batch_size": 4}, cluster={"processes_per_node": 4})
+    plain = profile(2000)
+    normed = replace(plain, facts=replace(plain.facts, has_batch_norm=True))
+    assert min(c.local_batch for c in candidates(plain, asked, FakePredictor(), ())) == 1
+    assert min(c.local_batch for c in candidates(normed, asked, FakePredictor(), ())) == 2

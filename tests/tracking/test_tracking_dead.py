@@ -15,7 +15,7 @@ from tula_core.records import save
 from tula_core.tracking import Tracker, close_attempt, close_dead_runs, keys, open_attempt, store
 from tula_core.tracking.dead import attempt_path, is_running
 from tula_core.tracking.read import recorded_outcomes
-from tula_core.tracking.spent import attempt_folder, spent
+from tula_core.tracking.spent import attempt_folder, attempt_layout, seconds_by_nodes, spent
 
 LAUNCHED_S = 1_700_000_000.0
 EVENTS = [
@@ -155,3 +155,17 @@ def test_what_earlier_attempts_spent_is_counted_too(tmp_path: Path) -> None:
     write_events(tmp_path, 2, {"kind": "resumed", "at_s": LAUNCHED_S + 5.0, "samples": 2000})
     assert spent(tmp_path, 2) == (95.0, 2000)
     assert spent(tmp_path, 3) == (95.0, 2000)  # killed before it said anything
+
+
+def test_what_was_spent_is_known_by_the_nodes_of_each_attempt(tmp_path: Path) -> None:
+    """A run that goes on elsewhere is paid for where it ran."""
+    for attempt, nodes in ((1, 4), (2, 2), (3, 2)):
+        write_events(tmp_path, attempt, *EVENTS)
+        config = attempt_folder(tmp_path, attempt) / "config.json"
+        task = {"local_batch": 8, "accumulation": 1}
+        config.write_text(json.dumps({"nodes": nodes, "processes_per_node": 1, "payload": task}))
+        os.utime(config, (LAUNCHED_S, LAUNCHED_S))
+    write_events(tmp_path, 4, *EVENTS)  # one that does not say how many it had
+    assert seconds_by_nodes(tmp_path, 4, 1) == {4: 90.0, 2: 180.0, 1: 90.0}
+    assert attempt_layout(attempt_folder(tmp_path, 1)) == (4, 1, 8, 1)
+    assert attempt_layout(attempt_folder(tmp_path, 4)) is attempt_layout(attempt_folder(tmp_path, 5)) is None

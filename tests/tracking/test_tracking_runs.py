@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -225,3 +226,12 @@ def test_eight_processes_with_five_outcomes_each_on_a_fresh_store(
     jobs = by_role()["job"]
     assert len(jobs) == 40 and {run.info.status for run in jobs} == {"FINISHED"}
     assert not os.listdir(tmp_path / "home" / "spool")
+
+
+def test_another_precision_is_a_parameter_of_the_run(home: Path) -> None:
+    row = make_row()
+    row = replace(row, candidate=replace(row.candidate, options={"precision": "bf16"}))
+    assert make_tracker().start(make_plan(row), row, 1).problem is None
+    runs = by_role()
+    assert runs["job"][0].data.params["options.precision"] == "bf16"
+    assert runs["train"][0].data.params["options.precision"] == "bf16"

@@ -226,3 +226,17 @@ def test_a_stop_signal_is_returned_like_any_error(tmp_path: Path) -> None:
     assert isinstance(error, StoppedError)
     assert outcome.status == "KILLED"
     assert weights(tmp_path)["progress"]["samples"] >= 406
+
+
+def test_a_row_in_another_precision_is_trained_in_it_and_recorded(tmp_path: Path) -> None:
+    """The weights stay in fp32, but the arithmetic of sixteen bits leaves its mark."""
+    plan = hand_made_plan("plain")
+    candidate = replace(plan.table[0].candidate, options={"precision": "bf16"})
+    other = replace(plan, table=(replace(plan.table[0], candidate=candidate),))
+    (own, own_error), (changed, changed_error) = train(plan, tmp_path / "own"), train(other, tmp_path / "bf16")
+    assert own_error is None and changed_error is None
+    assert (own.precision, changed.precision) == (None, "bf16")
+    assert own.curve[-1].train_loss != changed.curve[-1].train_loss
+    assert own.curve[-1].train_loss == pytest.approx(changed.curve[-1].train_loss, rel=0.2)
+    save(changed, tmp_path / "outcome.json")
+    assert load(Outcome, tmp_path / "outcome.json") == changed

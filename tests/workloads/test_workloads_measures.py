@@ -61,3 +61,15 @@ def test_names_agree_with_the_registry_and_unknown_ones_list_the_known():
     assert all(isinstance(metric, Metric) and metric.name == name for name, metric in METRICS.items())
     with pytest.raises(InputError, match="Did you mean 'accuracy'"):
         METRICS["acuracy"]
+
+
+def test_pixels_without_a_label_count_neither_in_the_loss_nor_in_the_accuracy():
+    output, target = torch.zeros(2, 3, 4, 4), torch.zeros(2, 4, 4, dtype=torch.long)
+    output[:, 0] = 1
+    target[:, :2] = 255
+    target[0, 2, 0] = 2
+    assert METRICS["pixel_accuracy"].compute(output, target) == (15.0, 16)
+    labelled = target != 255
+    flat = torch.nn.functional.cross_entropy(output.movedim(1, -1)[labelled], target[labelled])
+    assert float(LOSSES["pixel_cross_entropy"](output, target)) == pytest.approx(float(flat))
+    assert METRICS["accuracy"].compute(output, target)[1] == 32  # it counts every pixel

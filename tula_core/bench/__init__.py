@@ -18,6 +18,7 @@ KINDS: dict[str, str] = {
     "scaling": "tula_core.bench.scaling",
     "energy": "tula_core.bench.energy",
     "reach": "tula_core.bench.reach",
+    "active": "tula_core.bench.active",
 }
 """The kinds of measured data, with the module that predicts each."""
 

@@ -52,4 +52,5 @@ _SIGNS: Mapping[str, Callable[[Path], bool]] = {
     "scaling": lambda folder: (folder / "scaling_tasks.csv").is_file(),
     "energy": lambda folder: _with_column(folder, "power_*.csv", "power_limit"),
     "reach": lambda folder: _with_column(folder, "epochs_to_target.csv", "target_epoch"),
+    "active": lambda folder: _with_column(folder, "*.csv", "split_p1"),
 }

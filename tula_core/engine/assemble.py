@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,15 +13,21 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tula_core.engine.context import WorkerContext
 from tula_core.job import Recipe
+from tula_core.mitigations.compose import Methods
 from tula_core.seeding import derive_seed
-from tula_core.workloads import Workload
+from tula_core.workloads import WeightedLoss, Workload
+from tula_core.workloads.weighted import loss_of_steps
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trainee:
-    """Everything a step needs. ``module`` is the wrapped network where there are several processes."""
+    """Everything a step needs.
+
+    ``module`` is the wrapped network where there are several processes; ``weighted`` is the loss as sum and weight
+    where it is no mean over samples; ``methods`` are the hooks of the mitigations in use.
+    """
 
     workload: Workload
     recipe: Recipe
@@ -30,6 +36,8 @@ class Trainee:
     module: nn.Module
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
+    weighted: WeightedLoss | None = None
+    methods: Methods = field(default_factory=Methods)
 
     @property
     def device(self) -> torch.device:
@@ -59,10 +67,13 @@ def _moved(value: Any, device: torch.device) -> Any:
     return value
 
 
-def assemble(workload: Workload, recipe: Recipe, context: WorkerContext, *, seed: int) -> Trainee:
+def assemble(
+    workload: Workload, recipe: Recipe, context: WorkerContext, *, seed: int, methods: Methods | None = None
+) -> Trainee:
     """Build the network from ``seed`` and make it ready to train; all processes get the same weights."""
     torch.manual_seed(derive_seed(seed, "initial weights"))
-    network = workload.network().to(context.device)
+    methods = methods or Methods()
+    network = methods.network(workload.network()).to(context.device)
     if recipe.channels_last:
         network = network.to(memory_format=torch.channels_last)
     module: nn.Module = network
@@ -76,14 +87,18 @@ def assemble(workload: Workload, recipe: Recipe, context: WorkerContext, *, seed
             broadcast_buffers=has_other_buffers(network),
         )
     scaler = torch.amp.GradScaler(context.device.type) if recipe.precision == "fp16" else None
+    optimizer = methods.optimizer(network, recipe) or make_optimizer(network, recipe)
+    methods.distributed(module, optimizer)
     return Trainee(
         workload=workload,
         recipe=recipe,
         context=context,
         network=network,
         module=module,
-        optimizer=make_optimizer(network, recipe),
+        optimizer=optimizer,
         scaler=scaler,
+        weighted=loss_of_steps(workload),
+        methods=methods,
     )
 
 

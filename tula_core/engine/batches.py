@@ -18,24 +18,24 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from tula_core.engine.shares import Layout, micro_batch_sizes, split, step_sizes, window_sizes
 from tula_core.errors import InputError
 from tula_core.seeding import derive_seed, fold
 
+__all__ = [
+    "BatchSource",
+    "BatchStream",
+    "Layout",
+    "Pick",
+    "Step",
+    "epoch_order",
+    "micro_batch_sizes",
+    "size_of",
+    "split",
+    "step_sizes",
+]
+
 Collate = Callable[[list[Any]], Any]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
-    """How a global batch is spread: processes x local batch x accumulation samples."""
-
-    processes: int
-    local_batch: int
-    accumulation: int = 1
-
-    @property
-    def global_batch(self) -> int:
-        """Samples in one full step."""
-        return self.processes * self.local_batch * self.accumulation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,56 +70,6 @@ def size_of(dataset: Dataset[Any]) -> int:
     return len(dataset)
 
 
-def step_sizes(samples: int, layout: Layout) -> list[int]:
-    """Return the samples of each step of one epoch; they sum to ``samples``, none exceeds the global batch.
-
-    The tail is a step of its own. Where it is too small to give each process two samples (batch norm needs them),
-    the last two steps share theirs evenly instead, so no sample is dropped and no step is larger than planned.
-
-    Raises
-    ------
-    InputError
-        There are fewer samples than one global batch.
-    """
-    batch = layout.global_batch
-    if samples < batch:
-        raise InputError(
-            f"global batch: {batch} samples is more than the training set's {samples}. "
-            f"Choose nodes x processes x local batch x accumulation of at most {samples}."
-        )
-    full, tail = divmod(samples, batch)
-    sizes = [batch] * full
-    if tail:
-        sizes.append(tail)
-        if tail < 2 * layout.processes and (sizes[-2] + tail) // 2 >= tail:
-            both = sizes[-2] + tail
-            sizes[-2:] = [both - both // 2, both // 2]
-    return sizes
-
-
-def split(total: int, parts: int) -> list[int]:
-    """Return ``parts`` sizes that sum to ``total`` and differ by at most one, larger ones first."""
-    base, extra = divmod(total, parts)
-    return [base + (index < extra) for index in range(parts)]
-
-
-def micro_batch_sizes(step_samples: int, layout: Layout, rank: int) -> list[int]:
-    """Return the micro-batch sizes of ``rank`` in a step; none exceeds the local batch.
-
-    Raises
-    ------
-    InputError
-        The step has fewer samples than processes, so a process would have none.
-    """
-    if step_samples < layout.processes:
-        raise InputError(
-            f"local batch: a step of {step_samples} samples leaves some of {layout.processes} processes without any. "
-            "Use fewer processes or another batch size."
-        )
-    own = split(step_samples, layout.processes)[rank]
-    return split(own, -(-own // layout.local_batch))
-
-
 def epoch_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
     """Return the order of the samples in an epoch, shape ``(samples,)``."""
     return np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(samples)
@@ -131,6 +81,16 @@ class Pick:
 
     indices: NDArray[np.int64]
     seed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Window:
+    """What one step takes of an epoch's order."""
+
+    samples: int
+    samples_before: int
+    ends_epoch: bool
+    picks: list[Pick]
 
 
 class BatchSource(Dataset[Any]):
@@ -152,8 +112,22 @@ class BatchSource(Dataset[Any]):
             np.random.seed(pick.seed % 2**32)
             torch.default_generator.manual_seed(pick.seed)  # torch.manual_seed walks the stack for each device kind
         if self._get_batch is not None:
-            return self._get_batch(pick.indices)
-        return self._collate([self._dataset[index] for index in pick.indices.tolist()])
+            batch = self._get_batch(pick.indices)
+        else:
+            batch = self._collate([self._dataset[index] for index in pick.indices.tolist()])
+        _require_count(batch, len(pick.indices))
+        return batch
+
+
+def _require_count(batch: Any, asked: int) -> None:
+    """Refuse a batch of another size than asked for: its loss would be weighted, and its step timed, as that size."""
+    parts = batch if isinstance(batch, tuple | list) else (batch,)
+    for part in parts:
+        if isinstance(part, torch.Tensor) and part.ndim and len(part) != asked:
+            raise InputError(
+                f"data: a batch of {asked} samples was asked for and one of {len(part)} came. "
+                "Let the data set hand out single items, and get_batch or collate as many as they are given."
+            )
 
 
 class BatchStream:
@@ -210,45 +184,54 @@ class BatchStream:
     def from_samples(self, samples_seen: int) -> Iterator[Step]:
         """Yield steps for ever, beginning after ``samples_seen`` training samples.
 
+        Where that is within a step of this layout, as after a run with another batch size, the rest of the epoch is
+        taken in steps of its own: every sample is still used once per epoch.
+
         Raises
         ------
         InputError
-            ``samples_seen`` is not at the border between two steps of this layout.
+            Fewer samples are left of the epoch than there are processes.
         """
-        epoch, position = divmod(samples_seen, self._epoch_samples)
-        first = int(np.searchsorted(self._starts, position))
-        if self._starts[first] != position:
-            raise InputError(
-                f"resume: {samples_seen} samples is not between two steps of a global batch of "
-                f"{self._layout.global_batch}. Resume with the batch size of the checkpoint."
-            )
-        plans, ahead = itertools.tee(self._plans(epoch, first))
+        windows, ahead = itertools.tee(self._windows(*divmod(samples_seen, self._epoch_samples)))
         # One loader for all epochs: its workers start once, and load on while an epoch is evaluated.
-        batches = self._load(pick for _, _, picks in ahead for pick in picks)
-        for epoch, number, picks in plans:
-            before = epoch * self._epoch_samples + int(self._starts[number])
+        batches = self._load(pick for window in ahead for pick in window.picks)
+        for window in windows:
             yield Step(
-                micro_batches=[next(batches) for _ in picks],
-                sizes=tuple(len(pick.indices) for pick in picks),
-                global_samples=self._sizes[number],
-                samples_before=before,
-                samples_after=before + self._sizes[number],
-                ends_epoch=number == len(self._sizes) - 1,
+                micro_batches=[next(batches) for _ in window.picks],
+                sizes=tuple(len(pick.indices) for pick in window.picks),
+                global_samples=window.samples,
+                samples_before=window.samples_before,
+                samples_after=window.samples_before + window.samples,
+                ends_epoch=window.ends_epoch,
             )
 
-    def _plans(self, epoch: int, first: int) -> Iterator[tuple[int, int, list[Pick]]]:
-        """Yield epoch, number in it and picks of every step from one on, for ever."""
+    def _windows(self, epoch: int, position: int) -> Iterator[_Window]:
+        """Yield the window of every step from ``position`` of ``epoch`` on, for ever."""
+        sizes = self._sizes_from(position)
         while True:
             order = epoch_order(self._seed, epoch, self._samples)
-            for number in range(first, len(self._sizes)):
-                yield epoch, number, self._picks(order, epoch, number)
-            epoch, first = epoch + 1, 0
+            for number, size in enumerate(sizes):
+                yield _Window(
+                    samples=size,
+                    samples_before=epoch * self._epoch_samples + position,
+                    ends_epoch=number == len(sizes) - 1,
+                    picks=self._picks(order, epoch, position, size),
+                )
+                position += size
+            epoch, position, sizes = epoch + 1, 0, self._sizes
 
-    def _picks(self, order: NDArray[np.int64], epoch: int, number: int) -> list[Pick]:
-        start = int(self._starts[number])
+    def _sizes_from(self, position: int) -> list[int]:
+        first = int(np.searchsorted(self._starts, position))
+        if self._starts[first] == position:
+            return self._sizes[first:]
+        sizes = window_sizes(self._epoch_samples - position, self._layout)
+        self._shares |= {size: self._share(size) for size in set(sizes)}
+        return sizes
+
+    def _picks(self, order: NDArray[np.int64], epoch: int, start: int, size: int) -> list[Pick]:
         return [
             Pick(order[start + begin : start + end], fold(self._transform_seed, epoch, start + begin))
-            for begin, end in self._shares[self._sizes[number]]
+            for begin, end in self._shares[size]
         ]
 
     def _share(self, size: int) -> list[tuple[int, int]]:

@@ -23,13 +23,14 @@ def save_checkpoint(trainee: Trainee, path: Path, progress: dict[str, Any]) -> N
         The disk is full or the folder not writable; the checkpoint before it is still whole.
     """
     share_buffers(trainee.network, trainee.context)
+    methods = _methods_state(trainee)
     failed = 0.0
     message = ""
     if trainee.context.rank == 0:
         try:
             # Straight to the file: a copy in memory would be a run's peak, which no batch size explains.
             with open_atomic(path) as file:
-                torch.save(state_of(trainee, progress), file)
+                torch.save({**state_of(trainee, progress), "methods": methods}, file)
         except OSError as error:
             failed, message = 1.0, str(error.strerror or error)
     if trainee.context.all_reduce_max([failed])[0]:
@@ -37,6 +38,16 @@ def save_checkpoint(trainee: Trainee, path: Path, progress: dict[str, Any]) -> N
             f"checkpoint: {str(path)!r} could not be written ({message or 'see rank 0'}). "
             "Free disk space or set TULA_HOME to a larger disk, then resume; the checkpoint before it is kept."
         )
+
+
+def _methods_state(trainee: Trainee) -> list[Any]:
+    """Return the methods' state, of every process where each has its own."""
+    mine = trainee.methods.state()
+    if not trainee.methods.own_state or trainee.context.processes == 1:
+        return [mine]
+    states: list[Any] = [None] * trainee.context.processes
+    torch.distributed.all_gather_object(states, mine)
+    return states
 
 
 def state_of(trainee: Trainee, progress: dict[str, Any]) -> dict[str, Any]:
@@ -75,5 +86,10 @@ def restore(trainee: Trainee, state: dict[str, Any]) -> None:
     """Set network, optimizer and scaler to ``state``."""
     trainee.network.load_state_dict(state["network"])
     trainee.optimizer.load_state_dict(state["optimizer"])
+    states = state.get("methods")
+    if states:
+        # Another number of processes than before: what each kept for its next step is let go.
+        own = trainee.context.rank if len(states) == trainee.context.processes else 0
+        trainee.methods.restore(states[own])
     if trainee.scaler is not None and state["scaler"] is not None:
         trainee.scaler.load_state_dict(state["scaler"])

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tula_core.engine.ending import end_process
 from tula_core.errors import InputError
 
 _PARENT_POLL_S = 0.5
@@ -102,7 +103,7 @@ class WorkerContext:
             time.sleep(_PARENT_POLL_S)
         self.stop_signal = int(signal.SIGTERM)
         time.sleep(_ORPHAN_GRACE_S)
-        os._exit(128 + signal.SIGTERM)
+        end_process(128 + signal.SIGTERM)
 
     def emit(self, kind: str, **data: Any) -> None:
         """Append an event to rank 0's stream; other ranks stay silent. ``data`` must be plain JSON values."""

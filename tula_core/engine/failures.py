@@ -31,6 +31,11 @@ _MEMORY_TEXTS = (
     "std::bad_alloc",
     "nvml_success == r internal assert failed",
     "cudnn_status_alloc_failed",
+    "cusolver_status_alloc_failed",
+    "cusparse_status_alloc_failed",
+    "cufft_alloc_failed",
+    "unable to find a valid cudnn algorithm to run convolution",
+    "is killed by signal: killed",  # a loader worker
 )
 _PEER_TEXTS = (
     "connection closed by peer",
@@ -68,9 +73,11 @@ class Failure:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether ``error`` is one of the forms in which device or host memory runs out.
 
-    Knows torch's own class, ``MemoryError`` and the texts of cuBLAS, cuDNN, the CPU allocator and the driver. An
-    error that only mentions memory, such as a wrong shape, is not one.
+    Knows torch's own class, ``MemoryError`` and the texts of cuBLAS, cuDNN, the CPU allocator and the driver, also as
+    the stated cause of another error. An error that only mentions memory, such as a wrong shape, is not one.
     """
+    if error.__cause__ is not None and is_out_of_memory(error.__cause__):
+        return True
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     text = str(error).lower()

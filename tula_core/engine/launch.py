@@ -45,7 +45,7 @@ class WorkerTask:
     threads
         Intra-op threads of each process, set before it starts.
     timeout_s
-        The workers are ended after this many seconds; None waits for ever.
+        The workers are ended after this many seconds, which may change as they are heard; None waits for ever.
     grace_s
         How long workers may take to end cleanly, writing a checkpoint, after they are told to stop.
     """
@@ -56,7 +56,7 @@ class WorkerTask:
     nodes: int = 1
     processes_per_node: int = 1
     threads: int = 1
-    timeout_s: float | None = None
+    timeout_s: float | Callable[[], float] | None = None
     grace_s: float = 30.0
 
 
@@ -92,15 +92,16 @@ def launch(task: WorkerTask, on_event: EventHandler) -> LaunchResult:
     started_at = time.time()
     processes = _start(task)
     events = _EventReader(task.folder / "events.jsonl", on_event)
-    timed_out = False
+    timed_out_s: float | None = None
     try:
         while any(process.poll() is None for process in processes):
             events.read()
             if any(process.poll() not in (None, 0) for process in processes):
                 _await_end(processes, _PEER_GRACE_S, events)
                 break
-            if task.timeout_s is not None and time.monotonic() - started > task.timeout_s:
-                timed_out = True
+            limit_s = task.timeout_s() if callable(task.timeout_s) else task.timeout_s
+            if limit_s is not None and time.monotonic() - started > limit_s:
+                timed_out_s = limit_s
                 break
             time.sleep(_POLL_S)
     except BaseException:
@@ -110,8 +111,8 @@ def launch(task: WorkerTask, on_event: EventHandler) -> LaunchResult:
     _stop(processes, 5.0, events)
     events.read()
     failure = read_failure(task.folder, exit_codes)
-    if timed_out and (failure is None or failure.kind in ("peer", "stopped")):
-        message = f"the processes did not end within {task.timeout_s:.0f} s"
+    if timed_out_s is not None and (failure is None or failure.kind in ("peer", "stopped")):
+        message = f"the processes did not end within {timed_out_s:.0f} s"
         failure = Failure(kind="timeout", rank=0, message=message, traceback="", at_s=time.time())
     result_file = task.folder / "result.json"
     return LaunchResult(
@@ -206,9 +207,12 @@ def _stop(processes: list[subprocess.Popen[bytes]], grace_s: float, events: _Eve
 
 def _kill(processes: list[subprocess.Popen[bytes]]) -> None:
     for process in processes:
-        if process.poll() is None:
-            # The worker leads its own session, so this reaches its loader workers too.
-            os.killpg(process.pid, signal.SIGKILL)
+        code = process.poll()
+        if code is None or code < 0:
+            # The worker leads its own session, so this reaches its loader workers and whatever else it started, also
+            # where a signal ended it before it could do so itself.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 

@@ -5,13 +5,22 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset
 
 from tula_core.engine.assemble import Trainee
-from tula_core.engine.batches import Step
+from tula_core.engine.batches import BatchSource, Pick, Step
+from tula_core.engine.evaluate import preserved_random_states
+from tula_core.engine.moments import StepMoments
+from tula_core.engine.step_loss import step_loss
+from tula_core.mitigations.normalization.statistics import frozen_statistics
+from tula_core.seeding import fold
 
 
 class PartClock:
@@ -36,6 +45,17 @@ class PartClock:
         self._last = now
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepSeeds:
+    """Seeds of a step's random choices: of this process, and one that all processes share."""
+
+    own: int = 0
+    common: int = 0
+
+
+_NO_SEEDS = StepSeeds()
+
+
 def run_step(
     trainee: Trainee,
     step: Step,
@@ -44,12 +64,15 @@ def run_step(
     clock: PartClock | None = None,
     observe: Callable[[], None] | None = None,
     communicate: bool = True,
+    seeds: StepSeeds = _NO_SEEDS,
+    moments: StepMoments | None = None,
 ) -> tuple[Tensor, bool]:
     """Take one step and return this process's summed loss, shape ``()``, and whether the weights were updated.
 
     The gradient is that of the mean loss over all samples of the step: each micro-batch's mean loss is weighted by its
-    samples, times the number of processes because data parallelism averages over them. Under fp16 a step whose
-    gradients are not finite is skipped, and False returned.
+    samples, times the number of processes because data parallelism averages over them. A loss that is no mean over
+    samples is summed instead, and divided by the weight of all targets of the step. Under fp16 a step whose gradients
+    are not finite is skipped, and False returned.
 
     Parameters
     ----------
@@ -57,29 +80,86 @@ def run_step(
         Called when the gradients are complete and nothing has changed them yet.
     communicate
         False leaves the gradients unsynchronised; for timing the computation alone.
+    seeds
+        For the methods that draw at random.
+    moments
+        Measures the moments of this step's gradient for the methods that ask for them; None where it is not measured.
     """
     _set_learning_rate(trainee.optimizer, learning_rate)
     trainee.optimizer.zero_grad(set_to_none=True)
-    total: Tensor | float = 0.0
-    weight = trainee.context.processes / step.global_samples
-    last = len(step.micro_batches) - 1
-    for index, (batch, size) in enumerate(zip(step.micro_batches, step.sizes, strict=True)):
-        inputs, targets = trainee.to_device(batch)
-        with _synchronised(trainee, communicate and index == last):
-            with trainee.autocast():
-                loss = trainee.workload.loss(trainee.module(inputs), targets)
-            share = loss if size * weight == 1 else loss * (size * weight)
-            (trainee.scaler.scale(share) if trainee.scaler is not None else share).backward()  # type: ignore[no-untyped-call]
-        total = loss.detach() * size + total
+    if trainee.methods.perturbing:
+        total = _twice(trainee, step, seeds, moments, communicate)
+    else:
+        total = _backward(trainee, step, seeds, moments, communicate)
     if clock is not None:
         clock.mark("compute")
     if observe is not None:
         observe()
+    if moments is not None and (found := moments.end(step)) is not None:
+        trainee.methods.observe(found)
     updated = _update(trainee)
     if clock is not None:
         clock.mark("optimizer")
-    assert isinstance(total, Tensor)
     return total, updated
+
+
+def _backward(trainee: Trainee, step: Step, seeds: StepSeeds, moments: StepMoments | None, communicate: bool) -> Tensor:
+    """Add up the gradients of all micro-batches; return this process's summed loss."""
+    methods = trainee.methods
+    total: Tensor | float = 0.0
+    weight = trainee.context.processes / step.global_samples
+    loss_of = step_loss(trainee.workload.loss, trainee.weighted, step, trainee.context, communicate)
+    weights = methods.loss_weights(len(step.micro_batches), seeds.common) if methods.weighting else None
+    last = len(step.micro_batches) - 1
+    for index, (batch, size) in enumerate(zip(step.micro_batches, step.sizes, strict=True)):
+        inputs, targets = trainee.to_device(batch)
+        if methods.preparing:
+            inputs, targets = methods.prepare(inputs, targets, fold(seeds.own, index))
+        if moments is not None:
+            moments.before(inputs, targets, loss_of)
+        with _synchronised(trainee, communicate and index == last):
+            with trainee.autocast():
+                loss = loss_of(trainee.module(inputs), targets)
+            factor = size * weight if weights is None else size * weight * weights[index]
+            share = loss if factor == 1 else loss * factor
+            (trainee.scaler.scale(share) if trainee.scaler is not None else share).backward()  # type: ignore[no-untyped-call]
+        if moments is not None:
+            moments.after(index, step)
+        total = loss.detach() * size + total
+    assert isinstance(total, Tensor)
+    return total
+
+
+def _twice(trainee: Trainee, step: Step, seeds: StepSeeds, moments: StepMoments | None, communicate: bool) -> Tensor:
+    """Take the gradient where a method moves the weights to by this process's own gradient; return the first loss."""
+    (method,) = trainee.methods.perturbing
+    drawn = torch.random.get_rng_state()
+    total = _backward(trainee, step, seeds, None, False)
+    method.perturb(trainee.network)
+    trainee.optimizer.zero_grad(set_to_none=True)
+    torch.random.set_rng_state(drawn)  # the same masks in both passes: their difference is the method's alone
+    with frozen_statistics(trainee.network):
+        _backward(trainee, step, seeds, moments, communicate)
+    method.unperturb(trainee.network)
+    return total
+
+
+def settle_buckets(trainee: Trainee, dataset: Dataset[Any]) -> None:
+    """Let the data-parallel wrapper order its buckets before the first step.
+
+    It orders them anew after its first backward pass, and with three processes or more the order decides how sums are
+    rounded: a run taken up later would differ from one that went through. Weights, statistics and random states stay.
+    """
+    if not isinstance(trainee.module, DistributedDataParallel):
+        return
+    with preserved_random_states(), frozen_statistics(trainee.network):
+        few = Pick(np.arange(2), 0)
+        inputs, _ = trainee.to_device(BatchSource(dataset, trainee.workload.collate)[few])
+        with trainee.autocast():
+            output = trainee.module(inputs)
+        parts = output if isinstance(output, tuple | list) else (output,)
+        sum(part.float().sum() for part in parts).mul(0.0).backward()
+    trainee.optimizer.zero_grad(set_to_none=True)
 
 
 def _synchronised(trainee: Trainee, synchronise: bool) -> contextlib.AbstractContextManager[None]:

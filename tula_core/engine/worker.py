@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tula_core.engine.ending import end_process
 from tula_core.engine.failures import record_failure
 from tula_core.errors import StoppedError
 from tula_core.home import write_atomic
@@ -51,4 +52,4 @@ if __name__ == "__main__":
     sys.stdout.flush()
     sys.stderr.flush()
     # Skip interpreter shut-down: after a failure it can wait for peers that are gone.
-    os._exit(code)
+    end_process(code)

@@ -24,6 +24,8 @@ class Evidence:
     outcomes: int
     failed: int
     unattributed: int  # made by a version whose corrections cannot be had
+    elsewhere: int = 0  # on other hardware than the plan's
+    apart: int = 0  # trained in another precision than the recipe's
 
     @property
     def jobs(self) -> list[str]:
@@ -41,12 +43,18 @@ def gather(outcomes: Iterable[Outcome], lookup: Lookup) -> Evidence:
     Failed and killed runs are counted and give no ratio: what they took is a lower bound of what they would have taken.
     A run of several attempts gives none for its training time, which holds what the lost attempts took; nor does one
     whose training time was forecast from a corrected step time or number of epochs alone, since that cannot be undone.
+    A run on other hardware than its plan's gives none for what depends on the hardware. Runs in another precision than
+    their recipe's are counted apart: what their forecasts missed is first of all the ratio of the precisions, and must
+    not move the forecasts of other jobs.
     """
     found: dict[str, dict[str, list[float]]] = {name: {} for name in QUANTITIES}
-    used = failed = unattributed = 0
+    used = failed = unattributed = elsewhere = apart = 0
     for outcome in sorted(outcomes, key=lambda one: one.job_id):  # so that sums do not depend on the order given
         if outcome.status != "FINISHED":
             failed += 1
+            continue
+        if outcome.precision is not None:
+            apart += 1
             continue
         version = lookup(outcome.predictor)
         if version is None:
@@ -55,13 +63,23 @@ def gather(outcomes: Iterable[Outcome], lookup: Lookup) -> Evidence:
         ratios = {name: _log_ratio(outcome, name, version) for name in QUANTITIES}
         known = {name: ratio for name, ratio in ratios.items() if ratio is not None}
         used += bool(known)
+        elsewhere += outcome.planned_hardware is not None
         for name, ratio in known.items():
             found[name].setdefault(outcome.workload, []).append(ratio)
     frozen = {name: {job: tuple(ratios) for job, ratios in by_job.items()} for name, by_job in found.items()}
-    return Evidence(log_ratios=frozen, outcomes=used, failed=failed, unattributed=unattributed)
+    return Evidence(
+        log_ratios=frozen,
+        outcomes=used,
+        failed=failed,
+        unattributed=unattributed,
+        elsewhere=elsewhere,
+        apart=apart,
+    )
 
 
 def _log_ratio(outcome: Outcome, name: str, version: Corrections) -> float | None:
+    if not outcome.judges(name):
+        return None
     if name == "time_to_train_s" and outcome.attempt > 1:
         return None
     if name == "time_to_train_s" and name not in version.by_quantity and _PASSED_ON & set(version.by_quantity):

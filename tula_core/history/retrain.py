@@ -193,6 +193,10 @@ def _count(evidence: Evidence) -> str:
     parts = [f"{evidence.outcomes} finished outcomes of {len(evidence.jobs)} workloads"]
     if evidence.failed:
         parts.append(f"{evidence.failed} failed or killed that give no ratio")
+    if evidence.elsewhere:
+        parts.append(f"{evidence.elsewhere} on other hardware than planned that teach nothing of time and memory")
+    if evidence.apart:
+        parts.append(f"{evidence.apart} in another precision than their recipe's")
     if evidence.unattributed:
         parts.append(f"{evidence.unattributed} by predictor versions that cannot be found")
     return ", ".join(parts)

@@ -17,6 +17,7 @@ _IDENTITY = (
     "job_hash",
     "workload",
     "hardware",
+    "planned_hardware",
     "predictor",
     "status",
     "attempt",
@@ -25,7 +26,7 @@ _IDENTITY = (
     "local_batch",
     "accumulation",
 )
-_RUN = ("learning_rate", "learning_rate_reductions", "target_reached", "failure")
+_RUN = ("precision", "learning_rate", "learning_rate_reductions", "target_reached", "failure")
 
 
 def columns() -> list[str]:
@@ -66,8 +67,9 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Quality]:
     finished = [outcome for outcome in outcomes if outcome.status == "FINISHED"]
     found: dict[str, Quality] = {}
     for name in QUANTITIES:
-        errors = [abs(error) for outcome in finished if (error := outcome.error_pct(name)) is not None]
-        inside = [known for outcome in finished if (known := _inside(outcome, name)) is not None]
+        judging = [outcome for outcome in finished if outcome.judges(name)]
+        errors = [abs(error) for outcome in judging if (error := outcome.error_pct(name)) is not None]
+        inside = [known for outcome in judging if (known := _inside(outcome, name)) is not None]
         if errors:
             found[name] = Quality(
                 jobs=len(errors),

@@ -1,52 +1,29 @@
-"""Ways to keep a small batch's accuracy at a large batch: each a pure function and a thin hook, its card the docstring.
+"""Ways to keep a small batch's accuracy at a large batch: each a pure function and a thin hook, its card beside it.
 
-What ``mitigation: auto`` means today: the learning-rate rule of the optimizer's family, with a per-step warm-up.
+`MITIGATIONS` lists them with their cards; `resolve` turns a job's ``mitigation`` into names that go together, `make`
+turns names into the hooks of one run. What ``mitigation: auto`` means today: the learning-rate rule of the optimizer's
+family, with a per-step warm-up.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from tula_core.errors import InputError
+from tula_core.errors import InputError, nearest
 from tula_core.job import Job
-from tula_core.registry import Registry
+from tula_core.mitigations.card import Bounds, MitigationCard
+from tula_core.mitigations.registry import MITIGATIONS
 
+if TYPE_CHECKING:
+    from tula_core.mitigations.compose import Methods
+    from tula_core.mitigations.method import Setting
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MitigationCard:
-    """What `tula list` says of a method, and which others it cannot be combined with."""
+__all__ = ["MITIGATIONS", "Bounds", "MitigationCard", "check_options", "complete", "make", "options_of", "resolve"]
 
-    summary: str
-    source: str
-    excludes: frozenset[str] = frozenset()
-
-
-MITIGATIONS: Registry[MitigationCard] = Registry(
-    "mitigation",
-    (
-        "linear-lr",
-        MitigationCard(
-            summary="learning rate times B/B0; for SGD",
-            source="Goyal et al. 2017, arXiv 1706.02677",
-            excludes=frozenset({"sqrt-lr"}),
-        ),
-    ),
-    (
-        "sqrt-lr",
-        MitigationCard(
-            summary="learning rate times sqrt(B/B0); for Adam and its relatives",
-            source="Krizhevsky 2014, arXiv 1404.5997",
-            excludes=frozenset({"linear-lr"}),
-        ),
-    ),
-    (
-        "warmup",
-        MitigationCard(
-            summary="learning rate rises per step from the reference rate over the first tenth of the run",
-            source="Goyal et al. 2017, arXiv 1706.02677, section 2.2",
-        ),
-    ),
-)
+Options = Mapping[str, Mapping[str, float]]
 
 
 def resolve(job: Job) -> tuple[str, ...]:
@@ -55,17 +32,102 @@ def resolve(job: Job) -> tuple[str, ...]:
     Raises
     ------
     InputError
-        A name is unknown or two methods exclude each other.
+        A name is unknown, two methods exclude each other, a method is not meant for the recipe's optimizer, or an
+        option is unknown or out of its bounds.
     """
     if job.mitigation == "none":
-        return ()
-    if job.mitigation == "auto":
-        return ("linear-lr" if job.recipe.optimizer == "sgd" else "sqrt-lr", "warmup")
-    names = (job.mitigation,) if isinstance(job.mitigation, str) else tuple(dict.fromkeys(job.mitigation))
-    for name in names:
-        clash = MITIGATIONS[name].excludes & set(names)
-        if clash:
-            raise InputError(
-                f"mitigation: {name!r} and {min(clash)!r} both set the learning rate. Keep one of the two."
-            )
+        names: tuple[str, ...] = ()
+    elif job.mitigation == "auto":
+        names = ("linear-lr" if job.recipe.optimizer == "sgd" else "sqrt-lr", "warmup")
+    else:
+        given = (job.mitigation,) if isinstance(job.mitigation, str) else tuple(job.mitigation)
+        names = tuple(dict.fromkeys(given))
+        check_together(names, job.recipe.optimizer)
+    check_options(names, job.mitigation_options)
     return names
+
+
+def check_together(names: Sequence[str], optimizer: str) -> None:
+    """Refuse methods that make no sense together or with the optimizer.
+
+    Raises
+    ------
+    InputError
+        Names the two methods and the reason.
+    """
+    for name in names:
+        card = MITIGATIONS[name]
+        for other in names:
+            reason = card.excludes.get(other)
+            if reason is not None:
+                raise InputError(
+                    f"mitigation: {name!r} and {other!r} do not go together: {reason}. Keep one of the two."
+                )
+        if card.optimizers and optimizer not in card.optimizers:
+            raise InputError(
+                f"mitigation: {name!r} is meant for {' and '.join(sorted(card.optimizers))}, the recipe's optimizer is "
+                f"{optimizer!r}. Leave the method out or change recipe.optimizer."
+            )
+
+
+def check_options(names: Sequence[str], options: Options) -> None:
+    """Refuse options of methods that are not used, unknown options and values out of bounds.
+
+    Raises
+    ------
+    InputError
+        Names the option, the value and what is allowed.
+    """
+    for method, values in options.items():
+        if method not in names:
+            used = ", ".join(names) or "none"
+            raise InputError(
+                f"mitigation_options.{method}: the job does not use this method (it uses {used}). "
+                "Leave it out or name it under mitigation."
+            )
+        known = MITIGATIONS[method].options
+        for name, value in values.items():
+            if name not in known:
+                hint = nearest(name, known) if known else "It has none."
+                raise InputError(f"mitigation_options.{method}.{name}: unknown. {hint}")
+            bounds = known[name]
+            if not bounds.low <= value <= bounds.high:
+                raise InputError(
+                    f"mitigation_options.{method}.{name}: {value:g} is out of bounds, {bounds.meaning} is from "
+                    f"{bounds.low:g} to {bounds.high:g}. The default is {bounds.default:g}."
+                )
+
+
+def options_of(name: str, given: Options) -> dict[str, float]:
+    """Return all options of a method: its card's defaults, overridden by those given."""
+    defaults = {option: bounds.default for option, bounds in MITIGATIONS[name].options.items()}
+    return {**defaults, **given.get(name, {})}
+
+
+def complete(names: Sequence[str], given: Options) -> dict[str, dict[str, float]]:
+    """Return all options of several methods, by name."""
+    return {name: options_of(name, given) for name in names}
+
+
+def make(names: Sequence[str], setting: Setting, given: Options) -> Methods:
+    """Return the hooks of one run.
+
+    Parameters
+    ----------
+    names
+        Methods that go together, in order; those without a hook act through the learning rate alone.
+    setting
+        The run; its ``options`` are replaced by each method's own.
+    given
+        Options by method and name.
+    """
+    from tula_core.mitigations.compose import Methods
+
+    made = []
+    for name in names:
+        entry = MITIGATIONS[name].entry
+        if entry is not None:
+            module, _, kind = entry.partition(":")
+            method = getattr(importlib.import_module(module), kind)
+            made.append((name, method(replace(setting, options=options_of(name, given)))))
+    return Methods(made)

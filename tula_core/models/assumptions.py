@@ -8,6 +8,8 @@ from tula_core.job import Job, Target
 from tula_core.models.checkpoints import CHECKPOINT_EVERY_S
 from tula_core.models.learning.fit import LOST_PER_OCTAVE, LearningModel
 from tula_core.models.memory import MemoryModel
+from tula_core.models.money_words import of_money
+from tula_core.models.plausibility import oddities
 from tula_core.models.step.communication import Links
 from tula_core.models.totals import ASSUMED_START_UP_S
 from tula_core.records.profile import Profile
@@ -18,9 +20,10 @@ def assumptions(
 ) -> tuple[str, ...]:
     """Return every assumption behind the forecasts of one job, as plain sentences without a final full stop."""
     return (
+        *oddities(profile),
         *_of_time(profile, job, links),
-        *_of_money(job),
-        *_of_memory(memory),
+        *of_money(profile, job),
+        *_of_memory(memory, job),
         *_of_learning(profile, job, learning),
     )
 
@@ -48,25 +51,28 @@ def _of_time(profile: Profile, job: Job, links: Links) -> Iterator[str]:
     yield f"an evaluation at the end of each epoch and a checkpoint every {CHECKPOINT_EVERY_S:.0f} s are counted"
 
 
-def _of_money(job: Job) -> Iterator[str]:
-    cluster = job.cluster
-    if cluster.price_per_node_hour is None and cluster.spot_price_per_node_hour is None:
-        yield "no price is given: cost is unknown, node-hours are shown"
-    elif cluster.price_per_node_hour is None:
-        yield "only a spot price is given: cost uses it and counts no interruption"
-    if cluster.power_watts is None:
-        yield "power_watts is not given: energy is unknown"
-    else:
-        yield f"energy takes each node to draw {cluster.power_watts:g} W all the time"
-
-
-def _of_memory(memory: MemoryModel | None) -> Iterator[str]:
+def _of_memory(memory: MemoryModel | None, job: Job) -> Iterator[str]:
     if memory is None:
         yield "no batch size was measured to fit in memory: memory is unknown"
     elif not memory.extrapolates():
         yield (
             "memory readings do not grow with the local batch: nothing is extrapolated beyond the largest measured, "
-            f"{memory.largest_measured}"
+            f"{memory.largest_measured}, and little can be said of it"
+        )
+    if job.cluster.nodes > 1:
+        yield (
+            "each node is taken to have this machine's memory for its own processes; nodes started side by side on one "
+            "machine share it"
+        )
+    if memory is not None and memory.extrapolates() and len(set(memory.readings.batches.tolist())) == 1:
+        yield (
+            f"memory was read at one local batch, {memory.largest_measured}: elsewhere it lies between what "
+            "parameters, gradients and optimizer state need and what would grow in proportion"
+        )
+    if memory is not None and memory.content.depends:
+        yield (
+            f"memory depends on what is in the samples: its upper end is that of the worst batch expected from those "
+            f"tried, of which the fullest needs {memory.content.worst:.3g} times the mean"
         )
 
 

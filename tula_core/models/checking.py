@@ -10,6 +10,7 @@ from tula_core.errors import InputError
 from tula_core.records.profile import Profile
 
 _REMEDY = "Measure again (tula profile --reprofile) or remove that entry"
+_MOST, _LEAST = 1e18, 1e-12  # what is beyond is no measurement, and would overflow in a model
 _SHAPE = ("nodes", "processes_per_node")
 
 _POSITIVE = {
@@ -19,6 +20,7 @@ _POSITIVE = {
     "start_up": _SHAPE,
     "evaluation": (*_SHAPE, "samples", "seconds"),
     "pilots": ("global_batch", "planned_samples"),
+    "power": (*_SHAPE, "local_batch", "node_w"),
 }
 _NOT_NEGATIVE = {
     "steps": (
@@ -50,9 +52,14 @@ def check_profile(profile: Profile) -> None:
     for index, use in enumerate(profile.memory):
         if use.outcome == "ok":
             _check(f"memory[{index}].peak_bytes", use.peak_bytes, low=0.0, open_end=True)
+    _check_beside(profile)
     for index, row in enumerate(profile.steps):
         if row.block_scatter is not None:
             _check(f"steps[{index}].block_scatter", row.block_scatter, low=0.0)
+    for index, drawn in enumerate(profile.power):
+        for name in ("accelerator_w", "limit_w"):
+            if getattr(drawn, name) is not None:
+                _check(f"power[{index}].{name}", getattr(drawn, name), low=0.0, open_end=True)
     _check_facts(profile)
     _check_pilots(profile)
     if profile.checkpoint_s is not None:
@@ -64,6 +71,28 @@ def check_profile(profile: Profile) -> None:
             "profile.steps: is empty, at least one timed configuration is needed. "
             "Give the probe more time (probe.seconds) and measure again."
         )
+
+
+def _check_beside(profile: Profile) -> None:
+    """Check other precisions, and what samples and hosts need."""
+    for index, timing in enumerate(profile.precisions):
+        if timing.outcome == "ok":
+            for name in ("local_batch", "compute_s", "reference_compute_s"):
+                _check(f"precisions[{index}].{name}", getattr(timing, name), low=0.0, open_end=True)
+        for name in ("ratio_error", "optimizer_s", "reference_optimizer_s", "peak_bytes", "reference_peak_bytes"):
+            if getattr(timing, name) is not None:
+                _check(f"precisions[{index}].{name}", getattr(timing, name), low=0.0)
+    for index, use in enumerate(profile.memory):
+        for name in ("base_bytes", "first_peak_bytes", "train_peak_bytes", "eval_peak_bytes", "eval_batch"):
+            if getattr(use, name) is not None:
+                _check(f"memory[{index}].{name}", getattr(use, name), low=0.0, open_end=True)
+    if profile.content is not None:
+        for name in ("samples", "mean_bytes", "sd_bytes", "worst_bytes"):
+            _check(f"content.{name}", getattr(profile.content, name), low=0.0)
+    if profile.host is not None:
+        for name in ("process_bytes", "worker_bytes"):
+            if getattr(profile.host, name) is not None:
+                _check(f"host.{name}", getattr(profile.host, name), low=0.0)
 
 
 def _check_facts(profile: Profile) -> None:
@@ -100,8 +129,9 @@ def _check_all(group: str, rows: Iterable[Any], names: tuple[str, ...], **limits
 
 
 def _check(field: str, value: Any, *, low: float = -math.inf, high: float = math.inf, open_end: bool = False) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if number and low <= value <= high and not (open_end and value == low):
+    # The bound also keeps whole numbers that no float can hold away from arithmetic; NaN is within nothing.
+    number = isinstance(value, int | float) and not isinstance(value, bool) and -_MOST <= value <= _MOST
+    if number and low <= value <= high and not (open_end and value < low + _LEAST):
         return
     above = "" if low == -math.inf else (f" above {low:g}" if open_end else f" of at least {low:g}")
     below = "" if high == math.inf else f" and at most {high:g}"

@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tula_core.job import Job, Target
-from tula_core.models.cost import cost_usd, hourly_price, node_hours
-from tula_core.models.energy import energy_j
+from tula_core.models.checkpoints import checkpoint_wait_s
+from tula_core.models.hardware.elsewhere import StepTimes
 from tula_core.models.inference.fitting import Z90, standard_draws
 from tula_core.models.learning.effects import Effects, distinct
 from tula_core.models.learning.fit import DRAWS, Learning, LearningModel
 from tula_core.models.memory import MemoryModel
-from tula_core.models.step.fit import StepTimeModel
+from tula_core.models.money import Spending, expected_attempts, interrupted, interruptions, spend
+from tula_core.models.power.node import NodePower
+from tula_core.models.spot import Interruptions
 from tula_core.models.step.time import Shapes
 from tula_core.models.totals import Overheads, steps_per_epoch, tail_shapes, time_to_train_s
 from tula_core.records.corrections import Correction, Corrections
@@ -67,10 +69,11 @@ class Models:
 
     job: Job
     facts: WorkloadFacts
-    step: StepTimeModel
+    step: StepTimes
     memory: MemoryModel | None
     learning: LearningModel | None
     overheads: Overheads
+    power: NodePower
     corrections: Corrections
     effects: Mapping[str, MitigationEffect] = field(default_factory=dict)  # of methods, by their names
 
@@ -94,15 +97,20 @@ class Models:
         return self.corrections.by_quantity.get(quantity, _NO_CORRECTION)
 
 
-def forecast_bands(models: Models, shapes: Shapes, effects: Effects | None = None) -> dict[str, Band]:
+def forecast_bands(
+    models: Models, shapes: Shapes, limits_w: Array | None = None, effects: Effects | None = None
+) -> dict[str, Band]:
     """Return the band of every quantity that is known, by the names of `tula_core.records.QUANTITIES`.
 
     Parameters
     ----------
+    limits_w
+        Power limit of each accelerator, shape (n,), NaN where none is set; None sets none anywhere.
     effects
         Of methods that the pilots did not use, one row for each configuration; None for none.
     """
-    step_s, log_sd = _mean_step(models, shapes)
+    limits_w = np.full_like(shapes.nodes, np.nan) if limits_w is None else limits_w
+    step_s, log_sd = _slowed(models, limits_w, _mean_step(models, shapes))
     correction = models.correction("step_time_s")
     epoch_draws = _epoch_draws(models, shapes, effects)
     corrected = correct_epochs(models, epoch_draws)
@@ -119,7 +127,7 @@ def forecast_bands(models: Models, shapes: Shapes, effects: Effects | None = Non
         "time_to_train_s": total,
         "epochs": epochs,
         "steps": epochs.map(lambda number: number * steps),
-        **_money(models, shapes, total),
+        **_money(models, shapes, limits_w, total),
     }
     memory = memory_band(models, shapes.local_batch, shapes.processes)
     if memory is not None:
@@ -210,7 +218,8 @@ def _total(models: Models, shapes: Shapes, step: tuple[Array, Array], draws: Arr
     step_s, log_sd = step
     over = models.overheads
     start_s, start_sd = over.start_up.predict(shapes.processes)
-    first_s = models.step.first_step_extra_s(shapes)
+    _, has_tail = tail_shapes(models.facts.train_samples, shapes)
+    first_s = models.step.first_step_extra_s(shapes) + np.where(has_tail, over.new_shape_s, 0.0)
     if over.evaluation is None:
         evaluation_s = models.facts.eval_samples / shapes.global_batch * step_s * _FORWARD_SHARE
         evaluation_sd = np.full_like(step_s, _FORWARD_SD)
@@ -229,7 +238,28 @@ def _total(models: Models, shapes: Shapes, step: tuple[Array, Array], draws: Arr
         evaluation_s * normal[2],
         over.checkpoint_s * normal[3],
     )
-    return Band.of_draws(drawn * spread * factor, value * factor)
+    drawn, value = drawn * spread * factor, value * factor
+    stops = _interruptions(models, shapes)
+    if stops is not None:
+        value, drawn = interrupted(value, drawn, stops)
+    return Band.of_draws(drawn, value)
+
+
+def _interruptions(models: Models, shapes: Shapes) -> Interruptions | None:
+    """Return how spot nodes interrupt runs, None where they are not forecast to."""
+    checkpoint_s = models.overheads.checkpoint_s
+    start_s, _ = models.overheads.start_up.predict(shapes.processes)
+    return interruptions(
+        models.job.cluster, shapes.nodes, start_s, segment_s=checkpoint_wait_s(checkpoint_s) + checkpoint_s
+    )
+
+
+def _slowed(models: Models, limits_w: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Return mean seconds of a step and their log sd under power limits."""
+    if not np.isfinite(limits_w).any():
+        return step
+    factor, log_sd = models.power.slowing(limits_w)
+    return step[0] * factor, np.hypot(step[1], log_sd)
 
 
 def _columns(normal: Array, log_sd: tuple[Array | float, ...]) -> Array:
@@ -238,16 +268,12 @@ def _columns(normal: Array, log_sd: tuple[Array | float, ...]) -> Array:
     return np.stack([normal[:, i : i + 1] * np.broadcast_to(sd, (count,)) for i, sd in enumerate(log_sd)])
 
 
-def _money(models: Models, shapes: Shapes, total: Band) -> dict[str, Band]:
-    cluster = models.job.cluster
-    price = hourly_price(cluster)
-    bands = {"node_hours": total.map(lambda wall_s: node_hours(shapes.nodes, wall_s))}
-    if price is not None:
-        bands["cost_usd"] = total.map(lambda s: cost_usd(shapes.nodes, s, price, cluster.billing_seconds))
-    watts = cluster.power_watts
-    if watts is not None:
-        bands["energy_j"] = total.map(lambda wall_s: energy_j(shapes.nodes, wall_s, watts))
-    return bands
+def _money(models: Models, shapes: Shapes, limits_w: Array, total: Band) -> dict[str, Band]:
+    time_s = np.stack([total.value, total.low, total.high])
+    spending = Spending(cluster=models.job.cluster, power=models.power, limits_w=limits_w)
+    attempts = expected_attempts(total.value, _interruptions(models, shapes))
+    found = spend(spending, shapes, time_s, attempts)
+    return {name: Band(value=band[0], low=band[1], high=band[2]) for name, band in found.items()}
 
 
 def _accuracy_band(models: Models, shapes: Shapes, effects: Effects | None) -> Band | None:

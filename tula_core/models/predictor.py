@@ -14,7 +14,9 @@ How corrections learnt from history enter, each multiplying by exp(log_bias) and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,7 +26,9 @@ from tula_core.models.assumptions import assumptions
 from tula_core.models.checking import check_profile
 from tula_core.models.forecasting import Band, Models, forecast_bands, learning_draws, memory_band, wanted_epochs
 from tula_core.models.learning.fit import fit_learning
-from tula_core.models.memory import fit_memory
+from tula_core.models.memory import HostRoom, fit_host_memory, fit_memory, state_bytes
+from tula_core.models.power.node import fit_node_power
+from tula_core.models.precision_set import Precisions, fit_precisions
 from tula_core.models.step.communication import fit_links
 from tula_core.models.step.fit import fit_step_time
 from tula_core.models.step.time import Shapes
@@ -47,12 +51,28 @@ class Predictor:
         The fitted models.
     assumptions
         What they take for granted, in sentences.
+    precisions
+        The same models in the other precisions that are considered.
+    host
+        What the processes of a candidate may hold of their host.
     """
 
-    def __init__(self, models: Models, assumptions: tuple[str, ...]) -> None:
+    def __init__(self, models: Models, assumptions: tuple[str, ...], precisions: Precisions, host: HostRoom) -> None:
         self._models = models
         self._assumptions = assumptions
+        self._precisions = precisions
+        self._host = host
         self._reach: dict[tuple[int, tuple[str, ...]], float] = {}
+
+    @property
+    def models(self) -> Models:
+        """The fitted models."""
+        return self._models
+
+    @property
+    def host(self) -> HostRoom:
+        """What the processes of a candidate may hold of their host."""
+        return self._host
 
     @property
     def label(self) -> str:
@@ -73,8 +93,9 @@ class Predictor:
         """Return one row for each candidate, in their order.
 
         A row is infeasible only where no limit of the job's is needed to say so: a global batch above the training
-        set, a local batch that ran out of memory when measured, or a staged or power-limited candidate, which these
-        models do not forecast. What makes no sense then is unknown.
+        set, a local batch that ran out of memory when measured, a power limit where there is nothing to limit, a staged
+        candidate, which these models do not forecast, or a precision that failed when measured. What makes no sense
+        then is unknown.
 
         Raises
         ------
@@ -87,6 +108,15 @@ class Predictor:
         for start in range(0, len(candidates), _CHUNK):
             rows += self._rows(candidates[start : start + _CHUNK])
         return rows
+
+    def _rows(self, candidates: Sequence[Candidate]) -> list[Row]:
+        """Return rows in order, those of one precision forecast together."""
+        rows: dict[int, Row] = {}
+        for precision in dict.fromkeys(candidate.precision for candidate in candidates):
+            places = [place for place, candidate in enumerate(candidates) if candidate.precision == precision]
+            members = [candidates[place] for place in places]
+            rows |= zip(places, self._rows_in(precision, members), strict=True)
+        return [rows[place] for place in range(len(candidates))]
 
     def reach_probability(self, candidate: Candidate) -> float | None:
         """Return the chance that training reaches the target within the cap, None where there is no way to tell."""
@@ -101,14 +131,30 @@ class Predictor:
             self._reach[key] = float(np.mean(learning.reached & inside))
         return self._reach[key]
 
-    def max_local_batch(self, nodes: int, processes_per_node: int, memory_bytes_limit: float) -> int | None:
+    def on_spot(self, candidate: Candidate) -> Row | None:
+        """Return the forecast of a candidate on spot nodes, interruptions counted.
+
+        None where the job has no spot price beside a firm one, or says nothing of how often a node is taken away.
+        """
+        cluster = self._models.job.cluster
+        firm, spot = cluster.price_per_node_hour, cluster.spot_price_per_node_hour
+        if firm is None or spot is None or cluster.spot_interruptions_per_hour is None:
+            return None
+        there = cluster.model_copy(update={"price_per_node_hour": None})
+        job = self._models.job.model_copy(update={"cluster": there})
+        models = replace(self._models, job=job)
+        return Predictor(models, self._assumptions, self._precisions, self._host).forecast([candidate])[0]
+
+    def max_local_batch(
+        self, nodes: int, processes_per_node: int, memory_bytes_limit: float, precision: str | None = None
+    ) -> int | None:
         """Return the largest local batch whose upper memory bound fits, with every smaller power of two fitting too.
 
         At most the training set's share of a process, less than any size that ran out of memory, and at most the
         largest measured size where readings do not grow. 0 where not even one sample fits; None where memory is
         unknown.
         """
-        models = self._models
+        models = self._precisions.models(self._models, precision)
         if models.memory is None:
             return None
         processes = nodes * processes_per_node
@@ -124,8 +170,8 @@ class Predictor:
 
         return _largest(fits, most)
 
-    def _rows(self, candidates: Sequence[Candidate]) -> list[Row]:
-        models = self._models
+    def _rows_in(self, precision: str | None, candidates: Sequence[Candidate]) -> list[Row]:
+        models = self._precisions.models(self._models, precision)
         reasons = [self._impossible(candidate) for candidate in candidates]
         possible = [candidate for candidate, reason in zip(candidates, reasons, strict=True) if reason is None]
         forecasts = iter(_intervals(_bands(models, possible), len(possible)) if possible else [])
@@ -133,7 +179,7 @@ class Predictor:
         rows = []
         for candidate, reason, timed in zip(candidates, reasons, measured, strict=True):
             forecast = dict.fromkeys(QUANTITIES, UNKNOWN) if reason is not None else next(forecasts)
-            because = reason or self._failed(candidate)
+            because = reason or self._failed(candidate) or self._host.crowded(candidate, forecast["memory_bytes"].high)
             rows.append(
                 Row(
                     candidate=candidate,
@@ -152,9 +198,9 @@ class Predictor:
             return f"global batch {candidate.global_batch} is above the {samples} training samples"
         if candidate.stages is not None:
             return "a staged candidate is not forecast by these models"
-        if candidate.power_limit_w is not None:
-            return "a power limit is not forecast by these models"
-        return None
+        if candidate.power_limit_w is not None and self._models.power.top_w is None:
+            return "a power limit is not forecast where no accelerator's limit is known"
+        return self._precisions.impossible(candidate)
 
     def _failed(self, candidate: Candidate) -> str | None:
         """Return why a candidate that can be forecast cannot run."""
@@ -194,23 +240,48 @@ def fit(
     check_profile(profile)
     device, facts = profile.hardware.device, profile.facts
     links = fit_links(profile.communication, device=device, link_gbps=job.cluster.link_gbps)
-    memory = fit_memory(profile.memory, gradient_bytes=facts.gradient_bytes)
+    state = state_bytes(facts, job.recipe)
+    memory = fit_memory(
+        profile.memory,
+        gradient_bytes=facts.gradient_bytes,
+        state=state,
+        sample_bytes=facts.sample_bytes,
+        content=profile.content,
+    )
     learning = fit_learning(profile, reference_batch=job.recipe.batch_size)
+    step = fit_step_time(
+        profile.steps,
+        links,
+        device=device,
+        gradient_bytes=facts.gradient_bytes,
+        loader_workers=job.recipe.loader_workers,
+    )
     models = Models(
         job=job,
         facts=facts,
-        step=fit_step_time(profile.steps, links, device=device, gradient_bytes=facts.gradient_bytes),
+        step=step,
         memory=memory,
         learning=learning,
         overheads=fit_overheads(profile),
+        power=fit_node_power(profile.power, profile.steps, job.cluster),
         corrections=corrections,
         effects=effects or {},
     )
-    return Predictor(models, assumptions(profile, job, links, memory, models.curve))
+    precisions = fit_precisions(profile, job, step, memory, state)
+    loader = fit_host_memory(profile.host, facts, job.recipe, device=device)
+    host = HostRoom(model=loader, memory_bytes=profile.hardware.memory_bytes, on_cpu=device == "cpu")
+    said = (
+        *assumptions(profile, job, links, memory, models.curve),
+        *host.assumptions(job.recipe.batch_size),
+        *precisions.assumptions(),
+    )
+    return Predictor(models, said, precisions, host)
 
 
 def _bands(models: Models, candidates: Sequence[Candidate]) -> dict[str, Band]:
-    return forecast_bands(models, Shapes.of(candidates), models.acting([c.mitigation for c in candidates]))
+    limits = [math.nan if c.power_limit_w is None else c.power_limit_w for c in candidates]
+    acting = models.acting([c.mitigation for c in candidates])
+    return forecast_bands(models, Shapes.of(candidates), np.array(limits, dtype=float), acting)
 
 
 def _intervals(bands: dict[str, Band], count: int) -> list[dict[str, Interval]]:
@@ -232,6 +303,9 @@ def _check_candidate(candidate: Candidate) -> None:
         value = getattr(candidate, name)
         if type(value) is not int or value < 1:
             raise InputError(f"candidate.{name}: a whole number of at least 1 is needed, got {value!r}. Mend it.")
+    limit = candidate.power_limit_w
+    if limit is not None and not 0 < limit < math.inf:
+        raise InputError(f"candidate.power_limit_w: watts above 0 or none at all are needed, got {limit!r}. Mend it.")
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:

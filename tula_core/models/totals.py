@@ -12,7 +12,7 @@ from scipy.optimize import nnls
 from tula_core.models.checkpoints import CHECKPOINT_EVERY_S, CHECKPOINT_SHARE
 from tula_core.models.inference.scatter import machine_scatter
 from tula_core.models.step.time import Shapes
-from tula_core.records.profile import Profile
+from tula_core.records.profile import Profile, StepTiming
 
 Array = NDArray[np.float64]
 
@@ -102,6 +102,7 @@ class Overheads:
     start_up: ByProcesses
     evaluation: ByProcesses | None
     checkpoint_s: float
+    new_shape_s: float = 0.0  # of the first step at each further batch size in a process that has begun
 
 
 def fit_overheads(profile: Profile) -> Overheads:
@@ -119,7 +120,25 @@ def fit_overheads(profile: Profile) -> Overheads:
         start_up=_fit(start, exponent=1.0, scatter=scatter) if start else _constant(ASSUMED_START_UP_S),
         evaluation=_fit(tests, exponent=-1.0, scatter=scatter) if tests else None,
         checkpoint_s=profile.checkpoint_s or 0.0,
+        new_shape_s=new_shape_s(profile.steps),
     )
+
+
+def new_shape_s(rows: Sequence[StepTiming]) -> float:
+    """Return what the first step of a further batch size takes beyond a steady one, at least; 0.0 with one size.
+
+    Kernels are compiled and tuned anew for each shape, and the tail of an epoch is one. A world's sizes are tried from
+    the smallest on, whose first step holds the start of the process too; every later row holds that start as well.
+    The least of all counts: larger sizes also take new memory, which a tail does not.
+    """
+    worlds: dict[tuple[int, int], list[StepTiming]] = {}
+    for row in rows:
+        worlds.setdefault((row.nodes, row.processes_per_node), []).append(row)
+    found = []
+    for world in worlds.values():
+        first, *later = sorted(world, key=lambda row: row.local_batch)
+        found += [row.first_step_s - row.step_time_s - (first.first_step_s - first.step_time_s) for row in later]
+    return max(0.0, min(found, default=0.0))
 
 
 def _constant(seconds: float) -> ByProcesses:

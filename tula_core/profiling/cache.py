@@ -33,6 +33,7 @@ def fingerprint(job: Job, facts: WorkloadFacts, hardware: Hardware) -> str:
         "cluster": [cluster.nodes, cluster.processes_per_node, hardware.threads_per_process],
         "probe": job.probe.seconds,
         "limits": [job.constraints.memory, job.constraints.max_local_batch],
+        "precisions": sorted(job.other_precisions),
         "samples": job.samples,
         "seed": job.seed,
     }

@@ -8,14 +8,19 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
+from tula_core.models.memory import ContentMargin
 from tula_core.profiling.worlds import World
 from tula_core.progress import Event, Listener
 from tula_core.records import (
     CommunicationTiming,
+    ContentMemory,
     EvaluationTiming,
     GradientNoise,
+    HostMemory,
     MemoryUse,
     Pilot,
+    PowerUse,
+    PrecisionTiming,
     StartUp,
     StepTiming,
 )
@@ -38,9 +43,16 @@ class Collector:
         self.evaluation: dict[World, EvaluationTiming] = {}
         self.start_up: dict[World, StartUp] = {}
         self.pilots: dict[tuple[World, int], Pilot] = {}
+        self.power: dict[tuple[World, int], PowerUse] = {}
         self.noise: GradientNoise | None = None
         self.checkpoint_s: float | None = None
+        self.first_heard_s: float | None = None  # when the first step of all was known, in seconds from the beginning
+        self.precisions: dict[tuple[str, int], PrecisionTiming] = {}
+        self.content: ContentMemory | None = None
+        self.host: HostMemory | None = None
         self.warnings: list[str] = []
+        self.failed: list[str] = []
+        self.first_traceback = ""
         self._listener = listener
         self._budget_s = budget_s
         self._began_s = time.monotonic()
@@ -70,6 +82,11 @@ class Collector:
         self.steps.pop(key, None)
         what = "ran out of memory" if outcome == "out_of_memory" else "was killed"
         self.warn(f"a local batch of {local_batch} on {self.world} {what}")
+
+    def note_failure(self, what: str, traceback: str) -> None:
+        """Keep why a size failed, and the first traceback of all: later failures often follow from the first."""
+        self.failed.append(what)
+        self.first_traceback = self.first_traceback or traceback
 
     def warn(self, message: str) -> None:
         """Keep a warning for the profile and say it."""
@@ -102,8 +119,33 @@ class Collector:
         use = _record(MemoryUse, self._shape() | dict(data) | {"outcome": "ok"})
         self.memory[self.world, use.local_batch] = use
 
+    def _on_content(self, data: Mapping[str, Any]) -> None:
+        self.content = _record(ContentMemory, data)
+        margin = ContentMargin.of(self.content)
+        if margin.depends:
+            self.warn(
+                f"memory depends on what is in the samples: of {self.content.samples} tried the fullest needs "
+                f"{margin.worst:.3g} times the mean. The upper end of memory counts with such samples, and rarer ones "
+                "may need more"
+            )
+
+    def _on_host(self, data: Mapping[str, Any]) -> None:
+        self.host = _record(HostMemory, data)
+
+    def _on_precision(self, data: Mapping[str, Any]) -> None:
+        timing = _record(PrecisionTiming, data)
+        self.precisions[timing.precision, timing.local_batch] = timing
+        if timing.compute_s is None or timing.reference_compute_s is None:
+            self.warn(f"training in {timing.precision} failed and is left out: {timing.failure}")
+            return
+        self.say(
+            f"{timing.precision}, local batch {timing.local_batch}: forward and backward pass in "
+            f"{timing.compute_s / timing.reference_compute_s:.2f} times the recipe's seconds"
+        )
+
     def _on_step(self, data: Mapping[str, Any]) -> None:
         timing = _record(StepTiming, data)
+        self.first_heard_s = self.used_s if self.first_heard_s is None else self.first_heard_s
         self.steps[self.world, timing.local_batch] = timing
         rate = self.world.processes * timing.local_batch / timing.step_time_s
         self.say(
@@ -126,11 +168,25 @@ class Collector:
         if abs(data["share"]) > _DRIFT:
             self.warn(f"timing drifted by {100 * data['share']:+.0f} % during the sweep of {self.world}")
 
+    def _on_power(self, data: Mapping[str, Any]) -> None:
+        use = _record(PowerUse, data)
+        self.power[self.world, use.local_batch] = use
+
+    def _on_no_power(self, data: Mapping[str, Any]) -> None:
+        if data["device"] != "cpu":  # few CPU machines let a user read their meter, and there it surprises nobody
+            self.warn(data["reason"])
+
+    def _on_power_disagreement(self, data: Mapping[str, Any]) -> None:
+        self.warn(data["text"])
+
     def _on_noise(self, data: Mapping[str, Any]) -> None:
         self.noise = _record(GradientNoise, data)
 
     def _on_no_pilot(self, data: Mapping[str, Any]) -> None:
         self.warn(f"there was no time for a pilot at a global batch of {data['global_batch']}: give probe.seconds more")
+
+    def _on_no_pilot_layout(self, data: Mapping[str, Any]) -> None:
+        self.warn(f"the data are too few for a pilot at a global batch of {data['global_batch']} on {self.world}")
 
     def _on_pilot(self, data: Mapping[str, Any]) -> None:
         steps = data["steps"]

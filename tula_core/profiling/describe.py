@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
+from tula_core.engine.hardware import available_cores, inspect_hardware, threads_per_process
 from tula_core.engine.launch import LaunchResult, WorkerTask, launch
 from tula_core.errors import InputError
 from tula_core.job import Job, Recipe, Target
-from tula_core.profiling.hardware import available_cores, inspect_hardware, threads_per_process
 from tula_core.progress import Event, Listener, silent
 from tula_core.records import Hardware, Profile, WorkloadFacts
 

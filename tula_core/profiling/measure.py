@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tula_core.engine.failures import Failure
 from tula_core.engine.launch import LaunchResult, WorkerTask, launch
+from tula_core.errors import InputError, TulaError
 from tula_core.job import Job
+from tula_core.profiling import active_worlds
 from tula_core.profiling import worlds as plans
+from tula_core.profiling.active import SETTLED
 from tula_core.profiling.collector import Collector
 from tula_core.profiling.worlds import FEWEST_SECONDS, LATER_START, ONE, World
 from tula_core.progress import Event, Listener, silent
@@ -19,6 +23,7 @@ from tula_core.records import Hardware, ProbeUse, Profile, StartUp, WorkloadFact
 _START_S = 8.0  # a worker's start, before any was seen
 _STRETCH, _OVERRUN = 1.1, 1.2  # of the probe's time: what may be planned for, and what ends the workers
 _PATIENCE_S = 600.0  # for the first step of all
+_AFTER_FIRST_S = 2 * FEWEST_SECONDS  # at least, for what else there is to measure
 _GRACE_S = 1.0  # a measuring worker has nothing to save
 
 
@@ -34,11 +39,17 @@ class Probe:
     pilot_world: World
     launches: int = 0
     unsettled: list[str] = field(default_factory=list)
+    left_out: str = ""  # worlds that were not worth measuring
 
     @property
     def used_s(self) -> float:
         """Seconds since the measuring began."""
         return self.collector.used_s
+
+    @property
+    def known(self) -> active_worlds.Known:
+        """What was found so far."""
+        return active_worlds.known_so_far(self.job, self.facts, self.hardware, self.collector)
 
     def left_for(self, world: World) -> float:
         """Return the seconds of the probe that are left for a world; may be negative.
@@ -59,7 +70,8 @@ def measure(
     Raises
     ------
     InputError, RunError
-        The user's code failed (the message names the local batch tried), or not even the smallest local batch fits.
+        The user's code failed (the message names the local batch tried), not even the smallest local batch fits, or
+        there is none that the network can train on.
     """
     from tula_core.profiling.cache import fingerprint
 
@@ -69,19 +81,15 @@ def measure(
         collector.warn(message)
     worlds = plans.worlds_to_measure(cluster.nodes, cluster.processes_per_node, hardware.devices)
     worlds = [world for world in worlds if plans.local_batches(job, facts, world)]
+    if not worlds:
+        raise InputError(
+            f"network: it cannot train on fewer than {facts.smallest_batch} samples at once, and the data set of "
+            f"{facts.train_samples} or constraints.max_local_batch leaves less. Raise the limit or give more samples."
+        )
     pilot_world = max((world for world in worlds if world.nodes == 1), key=lambda world: world.processes)
     probe = Probe(job=job, facts=facts, hardware=hardware, folder=folder, collector=collector, pilot_world=pilot_world)
-    shares = plans.shares(worlds, pilot_world)
-    for number, world in enumerate(worlds):
-        if world != ONE and probe.left_for(world) < _start_s(probe) + FEWEST_SECONDS:
-            probe.unsettled.append(f"{world}: no time left")
-            collector.warn(f"{world} not measured: the probe's time was used up; raise probe.seconds to measure it")
-            continue
-        # Time that earlier worlds did not need goes to the later ones.
-        share = shares[number] / sum(shares[number:])
-        _measure_world(probe, world, share, len(worlds) - number - 1)
+    _measure_worlds(probe, worlds)
     listener(Event(stage="profile", message=f"measured in {probe.used_s:.0f} s", fraction=1.0, level="info"))
-    budget = f"the budget of {job.probe.seconds:g} s is used"
     return Profile(
         schema_version=Profile.SCHEMA_VERSION,
         job=job.to_dict(),
@@ -99,10 +107,57 @@ def measure(
         probe=ProbeUse(
             budget_s=job.probe.seconds,
             used_s=probe.used_s,
-            stopped_because=budget if probe.unsettled else "all configurations are measured",
+            stopped_because=_why_stopped(probe),
         ),
         warnings=tuple(collector.warnings),
+        precisions=tuple(collector.precisions.values()),
+        content=collector.content,
+        host=collector.host,
+        power=tuple(collector.power.values()),
     )
+
+
+def _measure_worlds(probe: Probe, worlds: Sequence[World]) -> None:
+    """Measure one process and the world of the second pilot, then the others by what they are worth to the choice."""
+    waiting, shares = list(worlds), plans.shares(worlds, probe.pilot_world)
+    for number in range(len(worlds)):
+        world = waiting[0] if waiting[0] in (ONE, probe.pilot_world) else _most_worth(probe, worlds, waiting)
+        if world is None:
+            return
+        waiting.remove(world)
+        if world != ONE and probe.left_for(world) < _start_s(probe) + FEWEST_SECONDS:
+            probe.unsettled.append(f"{world}: no time left")
+            probe.collector.warn(
+                f"{world} not measured: the probe's time was used up; raise probe.seconds to measure it"
+            )
+            continue
+        # Time that earlier worlds did not need goes to the later ones.
+        share = shares[number] / sum(shares[number:])
+        _measure_world(probe, world, share, len(waiting))
+
+
+def _most_worth(probe: Probe, worlds: Sequence[World], waiting: Sequence[World]) -> World | None:
+    """Return the world to measure next; None where all that wait are worth too little, which is noted."""
+    known = probe.known
+    sizes = active_worlds.sizes_of_choice(known, worlds, probe.collector.smallest_failed())
+    able = [world for world in waiting if sizes[world]]
+    if not able:
+        return waiting[0]
+    best, worth = active_worlds.worth_of_worlds(known, sizes, able, _start_s(probe))
+    if worth >= SETTLED:
+        return best
+    names = " and ".join(str(world) for world in able)
+    gain, least = f"{100 * worth:.1f} % by the model's own estimate", f"less than {100 * SETTLED:g} %"
+    probe.left_out = f"measuring {names} too would save {gain}, {least}"
+    return None
+
+
+def _why_stopped(probe: Probe) -> str:
+    if probe.unsettled:
+        return f"the budget of {probe.job.probe.seconds:g} s is used"
+    if probe.left_out:
+        return f"the choice is settled: {probe.left_out}"
+    return "all configurations are measured"
 
 
 def _pilots(probe: Probe, world: World) -> list[int]:
@@ -157,8 +212,11 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
             "sizes": list(sizes),
             "middle": max(1, reference // world.processes),
             "gradient_bytes": probe.facts.gradient_bytes,
+            "smallest_batch": probe.facts.smallest_batch,
             "pilots": _pilots(probe, world),
             "noise": world == probe.pilot_world,
+            "precisions": list(probe.job.other_precisions) if world == ONE else [],
+            **active_worlds.worker_hints(probe.known, world, sizes),
             "seconds": probe.left_for(world),
             "launched_at_s": time.time(),
             **timing,
@@ -168,9 +226,7 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
         processes_per_node=world.processes_per_node,
         threads=probe.hardware.threads_per_process,
         # A worker keeps to its time by itself; this ends one that hangs, or whose single step is longer than that.
-        timeout_s=max(_OVERRUN * probe.job.probe.seconds - probe.used_s, 1.0)
-        if any(key[0] == ONE for key in collector.steps)
-        else _PATIENCE_S,
+        timeout_s=_time_limit(probe),
         grace_s=_GRACE_S,
     )
     result = launch(task, collector.hear)
@@ -179,6 +235,19 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
             nodes=world.nodes, processes_per_node=world.processes_per_node, seconds=result.start_up_s
         )
     return result
+
+
+def _time_limit(probe: Probe) -> Callable[[], float]:
+    """Return how long workers launched now may take: the probe's time and a little, but what was waited for is kept."""
+    launched_s = probe.used_s
+
+    def limit_s() -> float:
+        heard_s = probe.collector.first_heard_s
+        if heard_s is None:
+            return _PATIENCE_S
+        return max(_OVERRUN * probe.job.probe.seconds, heard_s + _AFTER_FIRST_S, launched_s + 1.0) - launched_s
+
+    return limit_s
 
 
 def _survived(probe: Probe, world: World, result: LaunchResult, sizes: Sequence[int]) -> bool:
@@ -193,11 +262,20 @@ def _survived(probe: Probe, world: World, result: LaunchResult, sizes: Sequence[
     if failure.kind in ("out_of_memory", "killed") and result.start_up_s is not None:
         size = tried or collector.largest_fit(world) or sizes[0]
         collector.record_failed(failure.kind, size)
+        collector.note_failure(f"local batch {size} on {world}: {failure.message}", failure.traceback)
         if plans.local_batches(probe.job, probe.facts, world, below=size):
             return True
         if collector.steps:
             return False
+    raise _with_all_causes(collector, world, failure)
+
+
+def _with_all_causes(collector: Collector, world: World, failure: Failure) -> TulaError:
+    """Return the error that ends measuring, with every size that was tried before and the first traceback of all."""
+    tried = collector.trying
     where = f" (while trying a local batch of {tried} on {world})" if tried is not None else f" (on {world})"
     error = dataclasses.replace(failure, message=f"{failure.message}{where}").to_error()
-    error.add_note(failure.traceback)
-    raise error
+    for before in collector.failed:
+        error.add_note(f"Before that: {before}")
+    error.add_note(collector.first_traceback or failure.traceback)
+    return error

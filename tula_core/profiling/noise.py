@@ -55,12 +55,12 @@ class PilotNoise:
         """Add one estimate from the gradients of four groups, on a copy of the network that leaves training alone."""
         if self._feed is None:
             return
-        trainee, step = self._trainee, self._feed.next()
-        network = copy.deepcopy(trainee.network).train()
+        trainee = self._trainee
+        network = copy.deepcopy(trainee.network)  # with its flags: a part frozen in evaluation mode stays so
         mean: list[torch.Tensor] = []
         square = 0.0
-        with preserved_random_states():
-            for batch in step.micro_batches:
+        with preserved_random_states():  # reading data draws numbers too
+            for batch in self._feed.next().micro_batches:
                 network.zero_grad(set_to_none=True)
                 inputs, targets = trainee.to_device(batch)
                 with trainee.autocast():

@@ -14,7 +14,8 @@ from tula_core import mitigations
 from tula_core.engine.assemble import Trainee, assemble
 from tula_core.engine.batches import Layout, Step
 from tula_core.engine.loop import run_step
-from tula_core.mitigations.learning_rate import LearningRate
+from tula_core.engine.shares import smallest_micro_batch
+from tula_core.mitigations.rates.plan import LearningRate
 from tula_core.models.learning.schedules import TRAPEZOID_STABLE, annealing, pilot_schedule
 from tula_core.profiling.noise import PilotNoise
 from tula_core.profiling.rig import Rig
@@ -29,6 +30,7 @@ _FEWEST_EVALUATED = 200
 _PLANNED_SHARE = 0.85  # of the time is planned for, so that a slow phase does not cut the schedule short
 _NOISE_SHARE = 0.8  # of the steps fit where gradients are also taken in groups
 _CHECK_EVERY = 10
+_SHARES_TRIED = 4  # a batch and the next larger ones, where the data do not divide by it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,9 +55,25 @@ def evaluation_points(planned_samples: int, count: int) -> tuple[int, ...]:
     return tuple(round(share * planned_samples) for share in [*early.tolist(), *late])
 
 
-def pilot_layout(global_batch: int, processes: int, largest_local: int) -> Layout:
-    """Return the layout of a pilot, its global batch as near as equal shares allow, accumulating where it must."""
-    share = max(1, round(global_batch / processes))
+def pilot_layout(
+    global_batch: int, processes: int, largest_local: int, *, samples: int, least: int = 1
+) -> Layout | None:
+    """Return the layout of a pilot, its global batch as near as equal shares allow, accumulating where it must.
+
+    None where every layout near it would leave a process fewer than ``least`` of the ``samples`` in some micro-batch of
+    an epoch.
+    """
+    share = max(least, round(global_batch / processes))
+    layouts = (_of_share(own, processes, largest_local) for own in range(share, share + _SHARES_TRIED))
+    fitting = (
+        layout
+        for layout in layouts
+        if layout.global_batch <= samples and smallest_micro_batch(samples, layout) >= max(least, 1)
+    )
+    return next(fitting, None)
+
+
+def _of_share(share: int, processes: int, largest_local: int) -> Layout:
     fewest = -(-share // largest_local)
     # Micro-batches of one sample are avoided: batch norm cannot use them.
     exact = [count for count in range(fewest, share // 2 + 1) if share % count == 0]
@@ -82,7 +100,13 @@ class Pilots:
         self._eval_sample_s = eval_sample_s
         self._noise = noise
         largest = max(run.local_batch for run in runs)
-        self._layouts = [pilot_layout(batch, rig.context.processes, largest) for batch in batches]
+        self._layouts: list[Layout] = []
+        for batch in batches:
+            layout = pilot_layout(batch, rig.context.processes, largest, samples=rig.samples, least=rig.smallest_batch)
+            if layout is None:
+                rig.context.emit("no_pilot_layout", global_batch=batch)
+            else:
+                self._layouts.append(layout)
 
     def wanted_s(self) -> float:
         """Return the seconds in which every pilot could be the whole recipe, on every rank alike."""
@@ -154,7 +178,9 @@ def _run_pilot(rig: Rig, plan: PilotPlan, *, stop_at_s: float, with_noise: bool)
     recipe, layout = rig.job.recipe, plan.layout
     trainee = assemble(rig.workload, recipe, rig.context, seed=rig.job.seed)
     scheduled = recipe.model_copy(update={"schedule": pilot_schedule(recipe.schedule)})
-    rate = LearningRate.plan(scheduled, layout.global_batch, mitigations.resolve(rig.job), plan.planned_samples)
+    names = mitigations.resolve(rig.job)
+    options = mitigations.complete(names, rig.job.mitigation_options)
+    rate = LearningRate.plan(scheduled, layout.global_batch, names, plan.planned_samples, options)
     noise = PilotNoise(rig, trainee, layout, plan.steps) if with_noise else None
     course = _Course(loss=torch.zeros((), dtype=torch.float64, device=rig.context.device))
     waiting = list(plan.evaluate_at)

@@ -13,9 +13,9 @@ from tula_core.engine.assemble import Trainee, assemble
 from tula_core.engine.batches import BatchStream, Layout, Step, size_of
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
+from tula_core.engine.hardware import free_memory_bytes
 from tula_core.errors import StoppedError
 from tula_core.job import Job
-from tula_core.profiling.hardware import free_memory_bytes
 from tula_core.profiling.worlds import own_seconds
 from tula_core.workloads import Workload
 from tula_core.workloads.load import load_workload
@@ -30,17 +30,20 @@ class Rig:
     ----------
     payload
         ``job`` (resolved); ``seconds`` of the probe left at ``launched_at_s`` (seconds since the epoch); ``share`` of
-        what remains after all starts that is this worker's; ``later_starts`` of other workers that will follow.
+        what remains after all starts that is this worker's; ``later_starts`` of other workers that will follow;
+        ``smallest_batch`` that the network can train on, 1 where not given.
     """
 
     def __init__(self, context: WorkerContext, payload: Mapping[str, Any]) -> None:
         self.context = context
         self.job = Job.from_mapping(payload["job"])
         self.workload: Workload = load_workload(self.job)
+        self.smallest_batch = int(payload.get("smallest_batch", 1))
         self.samples = size_of(self.workload.train_set())
         self.eval_samples = size_of(self.workload.eval_set())
         self.input_values = first_input_values(self.workload)
         self.trainee: Trainee = assemble(self.workload, self.job.recipe, context, seed=self.job.seed)
+        self._most_evaluated: int | None = None  # a batch, where a larger one ran out of memory
         self.base_bytes = self._held_bytes()
         self.memory_limit_bytes = self._memory_limit()
         start_s = max(0.0, time.time() - payload["launched_at_s"])
@@ -80,14 +83,19 @@ class Rig:
 
     def evaluate_part(self, trainee: Trainee, local_batch: int, limit: int) -> tuple[float, int, float]:
         """Return metric, samples and seconds of an evaluation over a fixed random part of ``limit`` samples."""
-        batch = evaluation_batch(local_batch, self.input_values)
+        batch = self._evaluation_batch(local_batch)
         result = evaluate(trainee, batch, limit=limit, seed=self.job.seed)
+        if result.batch < batch:
+            self._most_evaluated = result.batch
         return result.metric, result.samples, result.seconds
 
     def one_evaluation_batch(self, local_batch: int) -> int:
         """Return the samples of one evaluation batch on each process."""
+        return min(self._evaluation_batch(local_batch) * self.context.processes, self.eval_samples)
+
+    def _evaluation_batch(self, local_batch: int) -> int:
         batch = evaluation_batch(local_batch, self.input_values)
-        return min(batch * self.context.processes, self.eval_samples)
+        return min(batch, self._most_evaluated or batch)
 
     def _held_bytes(self) -> int:
         if self.context.device.type == "cuda":

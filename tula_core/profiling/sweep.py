@@ -1,4 +1,4 @@
-"""The measuring worker of one world: memory first, from small to large, then shuffled timing, then pilots.
+"""The measuring worker of one world: memory first, from small to large, then timing, then pilots.
 
 Everything is emitted the moment it is known, so that a worker that dies has lost nothing but the size it tried.
 """
@@ -12,11 +12,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tula_core.engine.checkpoint import save_checkpoint
-from tula_core.engine.peak_memory import peak_bytes, reset_peak
+from tula_core.profiling.active import Standing, next_size
 from tula_core.profiling.communication import message_sizes, time_all_reduce
+from tula_core.profiling.memory import MemoryPhases, sample_content
 from tula_core.profiling.pilot import Pilots
+from tula_core.profiling.power import PowerLog
+from tula_core.profiling.precision import measure_precisions
 from tula_core.profiling.rig import Rig, StepFeed
-from tula_core.profiling.statistics import drift, forecast_peak
+from tula_core.profiling.statistics import drift, forecast_peak, robust_mean, standard_error
 from tula_core.profiling.timing import CLOCKED_STEPS, SizeRun, first_look, timed_block
 from tula_core.seeding import derive_seed
 
@@ -26,8 +29,11 @@ if TYPE_CHECKING:
 FIRST_LOOK_SHARE = 0.4  # of the time may go into the ascending pass
 PILOT_SHARE = 0.47  # of the time is kept for pilots, where the world has any
 _SIDE_SHARE = 0.06  # for the evaluation, and for the all-reduces
+_PRECISION_SHARE = 0.12  # of what then remains, for each of up to two other precisions
+_CONTENT_SHARE = 0.02  # for what single samples need
 EVALUATION_SAMPLES = 2000
-_FEWEST_ROUNDS, _MOST_ROUNDS = 2, 5
+_SCREEN_SHARE = 0.5  # of the time for timing may go into the first block of every size
+_MOST_ROUNDS = 5
 _MOST_STEPS, _FEWEST_STEPS = 30, 3
 _BLOCK_EXTRA = 1 + 2 * CLOCKED_STEPS  # warm-up and clocked steps around a block
 _TEARDOWN_S = 0.3
@@ -40,11 +46,13 @@ class Sweep:
         self.rig = rig
         self.payload = payload
         self.runs: list[SizeRun] = []
+        self.power = PowerLog(rig.context)
         self.peaks: list[tuple[int, int]] = []
         self.begun_s = rig.left_s()
         self.limited_by = ""
         self.eval_limit = EVALUATION_SAMPLES
         self.eval_sample_s = 0.0
+        self.timed = 0
 
     def first_looks(self) -> None:
         """Try each size from the smallest up: memory, first step, two more; stop where the next may not fit."""
@@ -58,17 +66,29 @@ class Sweep:
                 break
             rig.context.emit("trying", local_batch=size)
             run = SizeRun(local_batch=size, feed=feed, order=len(self.runs))
-            reset_peak(rig.context.device)
-            first_look(rig, run)
-            batch = rig.one_evaluation_batch(size)
-            _, samples, seconds = rig.evaluate_part(rig.trainee, size, batch)
-            self.eval_sample_s = seconds / max(samples, 1)
-            peak = int(rig.context.all_reduce_max([float(peak_bytes(rig.context.device))])[0])
-            self.peaks.append((size, peak))
+            phases = MemoryPhases(rig)
+            first_look(rig, run, phases.end_first_step)
+            phases.end_training()
+            self._evaluate_batch(run, phases)
+            peaks = phases.peaks(size)
+            self.peaks.append((size, max(peaks["peak_bytes"], peaks["first_peak_bytes"])))
             self.runs.append(run)
-            rig.context.emit("memory", local_batch=size, peak_bytes=peak)
+            rig.context.emit("memory", local_batch=size, **peaks)
             self._report(run)
         rig.context.emit("trying", local_batch=None)
+
+    def _evaluate_batch(self, run: SizeRun, phases: MemoryPhases) -> None:
+        """Evaluate one batch as a run does, or as much of it as there is time for."""
+        rig, size = self.rig, run.local_batch
+        whole = rig.one_evaluation_batch(size)
+        # A forward pass takes no longer than a step.
+        affordable = int(rig.left_s() / max(run.estimate_s, 1e-9) * size * rig.context.processes)
+        _, samples, seconds = rig.evaluate_part(rig.trainee, size, min(whole, max(affordable, rig.context.processes)))
+        self.eval_sample_s = seconds / max(samples, 1)
+        if rig.one_evaluation_batch(size) < whole:
+            # It did not fit and was halved, as it will be in a run: only what then fits counts for the memory.
+            phases.restart_evaluation()
+            rig.evaluate_part(rig.trainee, size, rig.one_evaluation_batch(size))
 
     def _limit(self, size: int) -> str:
         """Return why ``size`` is not to be tried, empty where it is."""
@@ -78,7 +98,7 @@ class Sweep:
         if peak > self.rig.memory_limit_bytes:
             return "memory"
         last = self.runs[-1]
-        needed = max(0.0, last.first_step_s - last.estimate_s) + 8 * last.estimate_s * size / last.local_batch
+        needed = last.start_extra_s + 8 * last.estimate_s * size / last.local_batch
         spent = self.begun_s - self.rig.left_s()
         return "time" if spent + needed > FIRST_LOOK_SHARE * self.begun_s else ""
 
@@ -99,6 +119,9 @@ class Sweep:
         rig.context.emit("checkpoint", seconds=time.perf_counter() - began)
         if rig.context.rank == 0:
             path.unlink(missing_ok=True)
+        content = sample_content(rig, _CONTENT_SHARE * self.begun_s) if rig.context.processes == 1 else None
+        if content is not None:
+            rig.context.emit("content", **asdict(content))
         if rig.context.processes > 1:
             for size in message_sizes(self.payload["gradient_bytes"]):
                 if rig.left_s() > share:
@@ -106,27 +129,59 @@ class Sweep:
                     rig.context.emit("communication", message_bytes=size, time_s=seconds)
 
     def rounds(self, seconds: float) -> bool:
-        """Time all sizes in shuffled order, several times over; return whether every size was timed twice or more."""
-        rig = self.rig
-        until = rig.left_s() - seconds
-        whole = sum((_MOST_STEPS + _BLOCK_EXTRA) * run.estimate_s for run in self.runs)
-        count = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, int(seconds / max(whole, 1e-9))))
-        shuffler = random.Random(derive_seed(rig.job.seed, "sweep order", rig.context.processes))
-        order = 0
-        for number in range(count):
-            for position, run in enumerate(shuffler.sample(self.runs, len(self.runs))):
-                blocks_left = (count - number) * len(self.runs) - position
-                steps = self._steps_of_block(run, (rig.left_s() - until) / blocks_left)
-                if steps == 0:
-                    continue
-                if not run.blocks:
-                    run.order = order
-                timed_block(rig, run, steps, with_parts=steps >= _FEWEST_STEPS)
-                order += 1
-                self._report(run)
-            rig.context.emit("round", done=number + 1, of=count)
+        """Time every size once in shuffled order, then those the choice hangs on; return whether enough was timed."""
+        until = self.rig.left_s() - seconds
+        self._screen(until + (1 - _SCREEN_SHARE) * seconds)
+        settled = self._contest(until)
+        self.power.report()
         self._report_drift()
-        return all(len(run.blocks) >= _FEWEST_ROUNDS for run in self.runs)
+        return settled and all(run.blocks for run in self.runs)
+
+    def _screen(self, until: float) -> None:
+        rig = self.rig
+        shuffler = random.Random(derive_seed(rig.job.seed, "sweep order", rig.context.processes))
+        waiting = shuffler.sample(self.runs, len(self.runs))
+        while waiting:
+            # As many steps of each size as fit: equally sure means, where equal seconds would favour small batches.
+            share = waiting[0].estimate_s / max(sum(run.estimate_s for run in waiting), 1e-9)
+            self._block(waiting.pop(0), share * (rig.left_s() - until))
+        rig.context.emit("round", done=1, of=_MOST_ROUNDS)
+
+    def _contest(self, until: float) -> bool:
+        """Time what is worth most until that is nothing; return False where the time ends while the choice is open."""
+        while True:
+            standings = [self._standing(run) for run in self.runs]
+            number, settled = next_size(standings, self.payload["rival"], _MOST_ROUNDS)
+            # All processes have the same figures; one of them decides, so that rounding never parts them.
+            agreed = int(self.rig.context.broadcast(-1.0 if number is None else float(number)))
+            if agreed < 0:
+                return True
+            if not self._block(self.runs[agreed], self.rig.left_s() - until):
+                return settled
+
+    def _standing(self, run: SizeRun) -> Standing:
+        blocks = run.blocks or [run.preliminary]
+        mean = robust_mean([value for block in blocks for value in block])
+        return Standing(
+            step_time_s=mean,
+            relative_error=standard_error(blocks) / mean,
+            log_weight=self.payload["log_weights"][str(run.local_batch)],
+            blocks=len(run.blocks),
+            block_s=(_MOST_STEPS + _BLOCK_EXTRA) * run.estimate_s,
+        )
+
+    def _block(self, run: SizeRun, slice_s: float) -> bool:
+        """Time one block of a size in about ``slice_s`` seconds; return whether there was time for any step."""
+        steps = self._steps_of_block(run, slice_s)
+        if steps == 0:
+            return False
+        if not run.blocks:
+            run.order = self.timed
+        with self.power.window(run.local_batch):
+            timed_block(self.rig, run, steps, with_parts=steps >= _FEWEST_STEPS)
+        self.timed += 1
+        self._report(run)
+        return True
 
     def _steps_of_block(self, run: SizeRun, slice_s: float) -> int:
         fitting = int(self.rig.context.broadcast(slice_s / max(run.estimate_s, 1e-9)))
@@ -136,8 +191,7 @@ class Sweep:
 
     def _report(self, run: SizeRun) -> None:
         first = self.runs[0] if self.runs else run
-        extra = max(0.0, first.first_step_s - first.estimate_s)
-        timing = run.timing(self.rig, 0.0 if run is first else extra)
+        timing = run.timing(self.rig, 0.0 if run is first else first.start_extra_s)
         self.rig.context.emit("step", **asdict(timing))
 
     def _report_drift(self) -> None:
@@ -150,8 +204,10 @@ class Sweep:
 def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[str, Any]:
     """Entry of the measuring worker.
 
-    ``payload``: ``job`` (resolved), ``sizes`` (local batches, ascending), ``middle`` (the reference's local batch),
-    ``gradient_bytes``, ``pilots`` (global batches), ``noise`` (whether the last pilot measures it), and those of `Rig`.
+    ``payload``: ``sizes`` (local batches, ascending), ``middle`` (the reference's local batch), ``gradient_bytes``,
+    ``pilots`` (global batches), ``noise`` (whether the last pilot measures it), ``precisions`` (others than the
+    recipe's, for one process), ``log_weights`` (of each local batch, by its digits) and ``rival`` as `next_size` takes
+    them, and those of `Rig`.
     """
     rig = Rig(context, payload)
     context.emit("ready", seconds=rig.left_s())
@@ -160,6 +216,9 @@ def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[st
     if not sweep.runs:
         return {"settled": True, "limited_by": "data"}
     sweep.side_measurements()
+    precisions = payload.get("precisions", [])
+    precision_s = _PRECISION_SHARE * min(len(precisions), 2) * rig.left_s()
+    measure_precisions(rig, sweep.runs, dict(sweep.peaks), precisions, precision_s)
     left = rig.left_s() - _TEARDOWN_S
     pilots = Pilots(
         rig,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from tula_core.engine.cold_start import cold_excess_s, cold_steps
 from tula_core.engine.loop import PartClock, run_step
 from tula_core.profiling.rig import Rig, StepFeed
 from tula_core.profiling.statistics import block_scatter, parts_of_step, robust_mean, standard_error
@@ -18,6 +20,7 @@ from tula_core.records import StepTiming
 # no denormal numbers, and equal weights on all ranks also after steps without communication.
 _RATE = 0.0
 CLOCKED_STEPS = 2
+_LOOK_STEPS = 2 + 2 * CLOCKED_STEPS  # of a first look, after the first
 
 
 @dataclass(slots=True)
@@ -34,15 +37,26 @@ class SizeRun:
 
     @property
     def estimate_s(self) -> float:
-        """Seconds of a step as far as known."""
-        return statistics.median(self.blocks[-1] if self.blocks else self.preliminary)
+        """Seconds of a steady step as far as known."""
+        return statistics.median(self.blocks[-1] if self.blocks else self._warm)
+
+    @property
+    def start_extra_s(self) -> float:
+        """Seconds that the first steps took beyond steady ones: often more than one of them is cold."""
+        first = max(0.0, self.first_step_s - self.estimate_s)
+        return first + cold_excess_s(self.preliminary, self.estimate_s)
+
+    @property
+    def _warm(self) -> list[float]:
+        return self.preliminary[cold_steps(self.preliminary) :]
 
     def timing(self, rig: Rig, start_extra_s: float) -> StepTiming:
         """Return the record of all blocks, or of the first short look where there is no block yet.
 
         ``start_extra_s`` is what the process's very first step cost on top, whatever its size: a run pays for it too.
+        All that the first steps took beyond steady ones is in ``first_step_s``.
         """
-        blocks = self.blocks or [self.preliminary]
+        blocks = self.blocks or [self._warm]
         values = [value for block in blocks for value in block]
         mean = robust_mean(values)
         names = {name for parts in self.parts for name in parts}
@@ -57,7 +71,7 @@ class SizeRun:
             step_time_median_s=statistics.median(values),
             step_time_error_s=standard_error(blocks),
             block_scatter=block_scatter(blocks),
-            first_step_s=self.first_step_s + start_extra_s,
+            first_step_s=self.first_step_s + cold_excess_s(self.preliminary, mean) + start_extra_s,
             order=self.order,
             **parts_of_step(middle, mean),
         )
@@ -128,11 +142,18 @@ def _clocked(rig: Rig, feed: StepFeed, *, communicate: bool) -> dict[str, float]
     return {part: statistics.median(seconds[part] for seconds in seen) for part in ("loader", "compute", "optimizer")}
 
 
-def first_look(rig: Rig, run: SizeRun) -> None:
-    """Take three optimizer steps: the first apart, two more, and the parts of a step."""
+def first_look(rig: Rig, run: SizeRun, after_first: Callable[[], None] = lambda: None) -> None:
+    """Take three optimizer steps: the first apart, two more, and the parts of a step.
+
+    Where the time left is short it is two steps alone: memory is whole only after the second. ``after_first`` is called
+    when the first step is done and the loader's workers are still there.
+    """
     run.first_step_s = plain_steps(rig, run.feed, 1)[0]
-    run.preliminary = plain_steps(rig, run.feed, 2)
-    run.parts = [clocked_parts(rig, run.feed)]
+    after_first()
+    ample = rig.left_s() > _LOOK_STEPS * run.first_step_s
+    run.preliminary = plain_steps(rig, run.feed, 2 if ample else 1)
+    if ample:
+        run.parts = [clocked_parts(rig, run.feed)]
     run.feed.pause()
 
 

@@ -83,6 +83,7 @@ def local_batches(job: Job, facts: WorkloadFacts, world: World, *, below: int | 
     """Return the local batches to measure, ascending: the reference batch's share and its doublings.
 
     One process also gets two halvings; several processes with less than the reference batch are of no use to anyone.
+    None is smaller than the network can train on; empty where the data or the job's limit leave no size.
 
     Parameters
     ----------
@@ -90,12 +91,12 @@ def local_batches(job: Job, facts: WorkloadFacts, world: World, *, below: int | 
         A size that did not fit: only those under it are left, or where there is none, its halvings.
     """
     reference = reference_batch(job, facts)
-    floor = 2 if facts.has_batch_norm else 1
+    floor = max(facts.smallest_batch, 2 if facts.has_batch_norm else 1)
     top = min(facts.train_samples, LARGEST_FACTOR * reference) // world.processes
     top = min(top, job.constraints.max_local_batch or top)
-    if top < 1:
+    if top < facts.smallest_batch:
         return []
-    middle = max(1, min(reference // world.processes, top))
+    middle = max(facts.smallest_batch, min(reference // world.processes, top))
     smallest = max(min(floor, middle), middle // SMALLEST_DIVISOR) if world == ONE else middle
     sizes = [middle, *_halvings(middle, smallest), *_doublings_of(middle, top)]
     if below is not None:

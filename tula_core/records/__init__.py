@@ -10,31 +10,38 @@ from tula_core.records.corrections import Correction, Corrections
 from tula_core.records.mitigation import MitigationEffect
 from tula_core.records.outcome import CurvePoint, Outcome
 from tula_core.records.plan import Plan, PlanProbe
+from tula_core.records.power import PowerUse
 from tula_core.records.profile import (
     CommunicationTiming,
+    ContentMemory,
     EvaluationTiming,
     GradientNoise,
     Hardware,
+    HostMemory,
     MemoryUse,
     Pilot,
     PilotPoint,
+    PrecisionTiming,
     ProbeUse,
     Profile,
     StartUp,
     StepTiming,
     WorkloadFacts,
 )
+from tula_core.records.what_if import WhatIf
 
 __all__ = [
     "QUANTITIES",
     "Candidate",
     "CommunicationTiming",
+    "ContentMemory",
     "Correction",
     "Corrections",
     "CurvePoint",
     "EvaluationTiming",
     "GradientNoise",
     "Hardware",
+    "HostMemory",
     "Interval",
     "MemoryUse",
     "MitigationEffect",
@@ -43,12 +50,15 @@ __all__ = [
     "PilotPoint",
     "Plan",
     "PlanProbe",
+    "PowerUse",
+    "PrecisionTiming",
     "ProbeUse",
     "Profile",
     "Row",
     "Stage",
     "StartUp",
     "StepTiming",
+    "WhatIf",
     "WorkloadFacts",
     "from_json",
     "load",

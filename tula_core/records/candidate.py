@@ -20,6 +20,9 @@ QUANTITIES = (
 )
 """What is forecast for each candidate and measured for each outcome, in the order of a row's keys."""
 
+PRECISION = "precision"
+"""The option of a candidate that names another precision than the recipe's."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
@@ -44,6 +47,12 @@ class Candidate:
     stages: tuple[Stage, ...] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     power_limit_w: float | None = None
+
+    @property
+    def precision(self) -> str | None:
+        """The precision where it is another than the recipe's, None where it is the recipe's own."""
+        found = self.options.get(PRECISION)
+        return None if found is None else str(found)
 
     @property
     def processes(self) -> int:

@@ -9,6 +9,9 @@ from typing import ClassVar, Literal
 from tula_core.records.candidate import QUANTITIES
 from tula_core.records.codec import Reading
 
+HARDWARE_BOUND = frozenset({"step_time_s", "time_to_train_s", "node_hours", "cost_usd", "energy_j", "memory_bytes"})
+"""The quantities whose forecast holds for the hardware of the plan alone."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePoint:
@@ -27,8 +30,8 @@ class CurvePoint:
 class Outcome:
     """One logical run, all its attempts together.
 
-    ``predicted`` and ``actual`` hold the same names (`QUANTITIES`); None where unknown. ``actual`` times and costs
-    count every attempt, also those that failed.
+    ``hardware`` is where it ran. ``predicted`` and ``actual`` hold the same names (`QUANTITIES`); None where unknown.
+    ``actual`` times and costs count every attempt, also those that failed.
     """
 
     SCHEMA_VERSION: ClassVar[int] = 1
@@ -58,6 +61,13 @@ class Outcome:
     curve: tuple[CurvePoint, ...]
     run_folder: str
     finished_at: str  # ISO 8601, UTC
+    planned_hardware: str | None = None  # the plan's, where the run was on another than that
+    precision: str | None = None  # where it was another than the recipe's
+    energy_source: str | None = None  # the meters behind actual energy, in words
+
+    def judges(self, quantity: str) -> bool:
+        """Return whether the actual value judges the forecast: not where that was made for another machine."""
+        return self.planned_hardware is None or quantity not in HARDWARE_BOUND
 
     def error_pct(self, quantity: str) -> float | None:
         """Return 100 (predicted - actual) / actual.

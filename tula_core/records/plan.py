@@ -10,15 +10,17 @@ from typing import Any, ClassVar
 from tula_core.job import Job
 from tula_core.records.candidate import Row
 from tula_core.records.plan_file import check_plan_file
+from tula_core.records.what_if import WhatIf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanProbe:
-    """Time and cost of the measuring, not part of the rows."""
+    """Time and cost of the measuring, not part of the rows, and why it ended."""
 
     seconds: float
     cost_usd: float | None
     cached: bool
+    stopped_because: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +43,7 @@ class Plan:
     reason: str
     assumptions: tuple[str, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    what_if: tuple[WhatIf, ...] = ()
 
     @property
     def choice(self) -> Row | None:
@@ -74,6 +77,7 @@ class Plan:
             "reason": self.reason,
             "assumptions": list(self.assumptions),
             "facts": dict(self.facts),
+            "what_if": [answer.to_dict() for answer in self.what_if],
         }
 
     @classmethod
@@ -100,4 +104,5 @@ class Plan:
             reason=data["reason"],
             assumptions=tuple(data["assumptions"]),
             facts=data.get("facts", {}),
+            what_if=tuple(WhatIf.from_dict(answer) for answer in data.get("what_if", ())),
         )

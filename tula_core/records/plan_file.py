@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,6 +22,10 @@ class _Stage(_Part):
     accumulation: Count
 
 
+class _Options(_Part):
+    precision: Literal["fp32", "bf16", "fp16"] | None = None
+
+
 class _Row(_Part):
     # Quantities come as extra keys; `Interval` checks them.
     nodes: Count
@@ -31,7 +35,7 @@ class _Row(_Part):
     global_batch: Count
     mitigation: list[str]
     stages: list[_Stage] | None
-    options: dict[str, Any]
+    options: _Options
     power_limit_w: float | None
     feasible: bool
     infeasible_because: str | None
@@ -40,6 +44,13 @@ class _Row(_Part):
 
 class _Choice(_Row):
     row: Annotated[int, Field(ge=0)] | None = None
+
+
+class _WhatIf(_Part):
+    name: str
+    choice: _Row | None
+    reason: str
+    assumptions: list[str]
 
 
 class _Hardware(_Part):
@@ -58,6 +69,7 @@ class _File(_Part):
     reason: str
     assumptions: list[str]
     facts: dict[str, Any] = {}
+    what_if: list[_WhatIf] = []
 
 
 def check_plan_file(data: Mapping[str, Any]) -> None:

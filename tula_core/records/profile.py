@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from tula_core.records.codec import Reading
+from tula_core.records.power import PowerUse
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +28,7 @@ class WorkloadFacts:
     has_batch_norm: bool
     code_fingerprint: str  # of the workload's source, the network's structure and the data's shape
     notes: tuple[str, ...]  # what was assumed while loading it, each one sentence
+    smallest_batch: int = 1  # fewest samples it can train on at once; 2 where one alone fails, as in batch norm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,13 +79,60 @@ class CommunicationTiming:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryUse:
-    """Peak memory of the fullest process after two or more optimizer steps and an evaluation batch."""
+    """Peak memory of the fullest process after two or more optimizer steps and an evaluation batch.
+
+    What was held before the first step, and the peaks of its phases, are None where they were not read apart.
+    """
 
     nodes: int
     processes_per_node: int
     local_batch: int
-    peak_bytes: int | None  # None where it did not fit
+    peak_bytes: int | None  # of steady steps and an evaluation; None where it did not fit
     outcome: Literal["ok", "out_of_memory", "killed"]
+    base_bytes: int | None = None  # network and runtime, before the first step
+    first_peak_bytes: int | None = None  # of the first step, which may try out algorithms
+    train_peak_bytes: int | None = None  # of steady steps
+    eval_peak_bytes: int | None = None
+    eval_batch: int | None = None  # samples of an evaluation batch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContentMemory:
+    """What a forward pass keeps of single samples drawn at random, in bytes of saved tensors."""
+
+    samples: int
+    mean_bytes: float
+    sd_bytes: float
+    worst_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostMemory:
+    """Host memory beside a device's; None where it was not measured or there is none."""
+
+    process_bytes: int | None  # resident in a process that trains on an accelerator
+    worker_bytes: int | None  # private to one loader worker, without its batches
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrecisionTiming:
+    """Steps of one process in another precision, timed in turns with the recipe's, so that drift meets both alike.
+
+    Times are seconds of one micro-batch's forward and backward pass, and of one optimizer step.
+    """
+
+    precision: Literal["fp32", "bf16", "fp16"]
+    local_batch: int
+    outcome: Literal["ok", "failed"]
+    compute_s: float | None  # None where it failed
+    reference_compute_s: float | None  # the recipe's precision
+    ratio_error: float | None  # standard error of ln(compute_s / reference_compute_s)
+    optimizer_s: float | None
+    reference_optimizer_s: float | None
+    peak_bytes: int | None
+    reference_peak_bytes: int | None
+    loss_difference: float | None  # relative, of one batch's loss at the initial weights
+    failure: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,3 +220,7 @@ class Profile:
     pilots: tuple[Pilot, ...]
     probe: ProbeUse
     warnings: tuple[str, ...]
+    precisions: tuple[PrecisionTiming, ...] = ()
+    content: ContentMemory | None = None
+    host: HostMemory | None = None
+    power: tuple[PowerUse, ...] = ()  # empty where no meter could be read

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tula_core.search.api import make_plan
     from tula_core.search.table import display_rows
+    from tula_core.search.what_if import Elsewhere, answer_what_if
 
-_HOMES = {"make_plan": "tula_core.search.api", "display_rows": "tula_core.search.table"}
+_HOMES = {
+    "make_plan": "tula_core.search.api",
+    "display_rows": "tula_core.search.table",
+    "Elsewhere": "tula_core.search.what_if",
+    "answer_what_if": "tula_core.search.what_if",
+}
 
-__all__ = ["display_rows", "make_plan"]
+__all__ = ["Elsewhere", "answer_what_if", "display_rows", "make_plan"]
 
 
 def __getattr__(name: str) -> Any:

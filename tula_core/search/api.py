@@ -22,9 +22,11 @@ from tula_core.search.constraints import (
     memory_limit,
 )
 from tula_core.search.forecaster import Forecaster
+from tula_core.search.notes import data_notes, norm_warning
 from tula_core.search.objective import Decision, decide
 from tula_core.search.reasons import explain
-from tula_core.search.space import candidates, key, reference_key, rounded_layouts
+from tula_core.search.space import candidates, key, reference_key
+from tula_core.search.spending import Spending
 from tula_core.search.study import Searched, Task, search, write_journal
 from tula_core.seeding import derive_seed
 
@@ -67,6 +69,8 @@ def make_plan(
     judged = searched.judged
     decision = decide(judged, job, limits.expense, profile.facts.higher_is_better)
     listener(_done(judged))
+    chosen = None if decision.choice is None else judged[decision.choice].row
+    spending = Spending.of(chosen, job, predictor)
     return Plan(
         job=job,
         hardware=_plain(profile.hardware),
@@ -76,9 +80,12 @@ def make_plan(
         pareto=decision.front,
         knee=decision.knee,
         choice_index=decision.choice,
-        reason=explain(judged, decision, job) + _beware(limits),
+        reason=explain(judged, decision, job, profile.hardware)
+        + _of_target(judged, decision, limits)
+        + _beware_of_norm(judged, decision, profile)
+        + spending.reason(),
         assumptions=_assumptions(predictor, searched, limits, profile, len(grid)),
-        facts=_facts(profile, job, decision, len(judged), len(grid)),
+        facts=_facts(profile, job, decision, len(judged), len(grid)) | spending.facts(),
     )
 
 
@@ -103,7 +110,9 @@ def _always_searched(grid: Sequence[Candidate], profile: Profile, job: Job) -> l
     others = [
         c
         for c in grid
-        if (c.nodes, c.processes_per_node, c.local_batch, c.accumulation) in measured and key(c) != reference
+        if (c.nodes, c.processes_per_node, c.local_batch, c.accumulation) in measured
+        and c.power_limit_w is None
+        and key(c) != reference
     ]
     return [next(c for c in grid if key(c) == reference), *others]
 
@@ -132,6 +141,7 @@ def _limits(profile: Profile, job: Job, predictor: Forecaster, first: Sequence[C
         worst_accuracy=worst,
         reach_probability=predictor.reach_probability,
         best_chance=chance,
+        smallest_batch=profile.facts.smallest_batch,
     )
 
 
@@ -143,16 +153,25 @@ def _best_chance(job: Job, predictor: Forecaster, grid: Sequence[Candidate]) -> 
     return max((chance for chance in chances if chance is not None), default=None)
 
 
-def _beware(limits: Limits) -> str:
-    """Return a sentence for a target that nothing is expected to reach, empty otherwise."""
-    if limits.target_in_reach or limits.best_chance is None or not isinstance(limits.job.target, Target):
-        return ""
+def _of_target(judged: Sequence[Judged], decision: Decision, limits: Limits) -> str:
+    """Return a sentence with the chance of the target, a warning where nothing is expected to reach it."""
     target, epochs = limits.job.target, limits.job.recipe.epochs
+    if not isinstance(target, Target) or limits.best_chance is None:
+        return ""
+    goal = f"the target {target.metric} {target.value:g}"
+    if not limits.target_in_reach:
+        return (
+            f" Beware: {goal} is not expected within {epochs} epochs (chance at best {limits.best_chance:.2f}); the "
+            f"forecast is for all {epochs} epochs. Raise recipe.epochs, or probe.seconds for a surer forecast."
+        )
+    chance = None if decision.choice is None else limits.reach_probability(judged[decision.choice].row.candidate)
     return (
-        f" Beware: the target {target.metric} {target.value:g} is not expected within {epochs} epochs (chance at best "
-        f"{limits.best_chance:.2f}); the forecast is for all {epochs} epochs. Raise recipe.epochs, or probe.seconds "
-        "for a surer forecast."
+        "" if chance is None else f" It reaches {goal} within {epochs} epochs with a chance of {words.chance(chance)}."
     )
+
+
+def _beware_of_norm(judged: Sequence[Judged], decision: Decision, profile: Profile) -> str:
+    return "" if decision.choice is None else norm_warning(judged[decision.choice].row.candidate, profile.facts)
 
 
 def _done(judged: Sequence[Judged]) -> Event:
@@ -163,7 +182,9 @@ def _done(judged: Sequence[Judged]) -> Event:
 def _assumptions(
     predictor: Forecaster, searched: Searched, limits: Limits, profile: Profile, grid: int
 ) -> tuple[str, ...]:
-    notes = _search_notes(searched, grid) + _limit_notes(limits, profile) + _profile_notes(profile)
+    rows = [item.row for item in searched.judged]
+    notes = _search_notes(searched, grid) + _limit_notes(limits, profile)
+    notes += data_notes(rows, limits.job, profile.facts) + _profile_notes(profile)
     return tuple(dict.fromkeys([*profile.facts.notes, *predictor.assumptions, *notes]))
 
 
@@ -194,22 +215,19 @@ def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
         )
     elif job.target is None and job.constraints.min_accuracy is None:
         notes.append("The accuracy of the reference batch is unknown, so no batch size was ruled out for its accuracy.")
-    if counts := rounded_layouts(job):
-        batch, shown = job.recipe.batch_size, counts[:4]
-        shares = ", ".join(f"{batch // count * count} on {count}" for count in shown)
-        more = f" and so on up to {counts[-1]}" if len(counts) > len(shown) else ""
-        notes.append(f"The reference batch of {batch} is rounded where it does not divide: {shares} processes{more}.")
     return notes
 
 
 def _profile_notes(profile: Profile) -> list[str]:
-    return [f"While measuring: {warning}" for warning in profile.warnings]
+    why = f"Measuring ended after {words.duration(profile.probe.used_s)}: {profile.probe.stopped_because}."
+    return [why, *(f"While measuring: {warning}" for warning in profile.warnings)]
 
 
 def _probe(profile: Profile, job: Job, cached: bool) -> PlanProbe:
     price = hourly_price(job.cluster)
     cost = None if price is None else price * profile.probe.used_s / 3600
-    return PlanProbe(seconds=profile.probe.used_s, cost_usd=cost, cached=cached)
+    use = profile.probe
+    return PlanProbe(seconds=use.used_s, cost_usd=cost, cached=cached, stopped_because=use.stopped_because)
 
 
 def _facts(profile: Profile, job: Job, decision: Decision, evaluated: int, grid: int) -> dict[str, Any]:
@@ -218,6 +236,7 @@ def _facts(profile: Profile, job: Job, decision: Decision, evaluated: int, grid:
         "profile_fingerprint": profile.fingerprint,
         "train_samples": profile.facts.train_samples,
         "eval_samples": profile.facts.eval_samples,
+        "sample_shape": list(profile.facts.sample_shape),
         "metric": profile.facts.metric,
         "higher_is_better": profile.facts.higher_is_better,
         "parameters": profile.facts.parameters,

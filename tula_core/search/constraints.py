@@ -6,10 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tula_core.engine.shares import Layout, smallest_micro_batch
 from tula_core.errors import InputError
 from tula_core.job import Job, Target
+from tula_core.models.cost import has_price
 from tula_core.records import Candidate, Hardware, Profile, Row
-from tula_core.search import words
+from tula_core.search import odds, words
+from tula_core.search.violation import Violation, unchecked
 
 DEVICE_SHARE = 0.92
 """Share of an accelerator's memory that a process may fill; the rest goes to the driver and to fragmentation."""
@@ -44,20 +47,6 @@ class MemoryLimit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Violation:
-    """One broken limit.
-
-    ``excess`` is relative to the limit and above zero, None where the forecast needed for the check is unknown.
-    ``remedy`` says which limit would admit the candidate.
-    """
-
-    key: str
-    excess: float | None
-    text: str
-    remedy: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
     """A row whose feasibility is decided, with the limits it breaks."""
 
@@ -85,6 +74,8 @@ class Limits:
     best_chance
         Chance of the target where it is best, None without a target or where nothing is known of it. Below an even
         chance the target rules nothing out: the epochs are the budget, and accuracy is held against the reference.
+    smallest_batch
+        Fewest samples that the network can train on at once.
     """
 
     job: Job
@@ -95,6 +86,7 @@ class Limits:
     worst_accuracy: float | None
     reach_probability: Callable[[Candidate], float | None]
     best_chance: float | None = None
+    smallest_batch: int = 1
 
     @property
     def target_in_reach(self) -> bool:
@@ -110,8 +102,7 @@ def check_price(job: Job) -> None:
     InputError
         A budget without a price.
     """
-    priced = job.cluster.price_per_node_hour is not None or job.cluster.spot_price_per_node_hour is not None
-    if job.constraints.budget_usd is not None and not priced:
+    if job.constraints.budget_usd is not None and not has_price(job.cluster):
         raise InputError(
             f"constraints.budget_usd: {job.constraints.budget_usd:g} cannot be checked, because the job has no price. "
             "Give cluster.price_per_node_hour in USD, or leave the budget out."
@@ -124,9 +115,21 @@ def check_request(job: Job, profile: Profile) -> None:
     Raises
     ------
     InputError
-        A budget without a price, or a least accuracy where the workload's metric is better when lower.
+        A budget without a price or with a price of unknown energy, power limits without an accelerator, or a least
+        accuracy where the workload's metric is better when lower.
     """
     check_price(job)
+    unmetered = not profile.power and job.cluster.power_watts is None
+    if job.constraints.budget_usd is not None and job.cluster.electricity_usd_per_kwh is not None and unmetered:
+        raise InputError(
+            f"constraints.budget_usd: {job.constraints.budget_usd:g} cannot be checked, because electricity is part of "
+            "the cost and no power meter could be read. Give cluster.power_watts, or leave the budget out."
+        )
+    if job.cluster.power_limits_w is not None and profile.hardware.device != "cuda":
+        raise InputError(
+            f"cluster.power_limits_w: {list(job.cluster.power_limits_w)} cannot be used, because this machine has no "
+            "accelerator that could be limited. Leave it out."
+        )
     if job.constraints.min_accuracy is not None and not profile.facts.higher_is_better:
         raise InputError(
             f"constraints.min_accuracy: {job.constraints.min_accuracy:g} does not fit the metric "
@@ -160,8 +163,8 @@ def judge(row: Row, limits: Limits) -> Judged:
     """Return the row with its feasibility decided: feasible where every limit holds."""
     if row.candidate.global_batch > limits.train_samples:
         broken = [_too_little_data(row.candidate, limits.train_samples)]
-    elif row.candidate.global_batch == row.candidate.processes > 1 and limits.train_samples % row.candidate.processes:
-        broken = [_idle_process(row.candidate, limits.train_samples)]
+    elif (fewest := _fewest_at_once(row.candidate, limits.train_samples)) < max(limits.smallest_batch, 1):
+        broken = [_too_few_at_once(row.candidate, limits, fewest)]
     elif not row.feasible:
         text = row.infeasible_because or "the predictor rules it out"
         broken = [Violation(key="forecast", excess=None, text=text, remedy="It cannot be admitted")]
@@ -184,10 +187,30 @@ def _too_little_data(candidate: Candidate, train_samples: int) -> Violation:
     return Violation(key="data", excess=batch / max(train_samples, 1) - 1, text=text, remedy=remedy)
 
 
+def _fewest_at_once(candidate: Candidate, train_samples: int) -> int:
+    layout = Layout(
+        processes=candidate.processes, local_batch=candidate.local_batch, accumulation=candidate.accumulation
+    )
+    return smallest_micro_batch(train_samples, layout)
+
+
+def _too_few_at_once(candidate: Candidate, limits: Limits, fewest: int) -> Violation:
+    if fewest == 0:
+        return _idle_process(candidate, limits.train_samples)
+    least = limits.smallest_batch
+    text = (
+        f"an epoch of {limits.train_samples} samples has a micro-batch of {fewest}, and the network cannot train on "
+        f"fewer than {least} at once"
+    )
+    remedy = f"Use more than {least} samples per process, or fewer processes"
+    return Violation(key="data", excess=1 - fewest / least, text=text, remedy=remedy)
+
+
 def _idle_process(candidate: Candidate, train_samples: int) -> Violation:
     # With one sample for each process, a smaller last step cannot be shared out, and no sample may be dropped.
     left = train_samples % candidate.processes
-    text = f"the last step of an epoch has {left} samples, which leaves some of {candidate.processes} processes idle"
+    few = f"{left} sample{'s' * (left != 1)}"
+    text = f"the last step of an epoch has {few}, which leaves some of {candidate.processes} processes idle"
     remedy = "Use at least two samples per process, or fewer processes"
     return Violation(key="data", excess=1 - left / candidate.processes, text=text, remedy=remedy)
 
@@ -199,27 +222,15 @@ def _unknown_axes(row: Row, expense: str) -> list[str]:
 
 
 def _deadline(row: Row, limits: Limits) -> Violation | None:
-    limit, time = limits.job.constraints.deadline, row["time_to_train_s"].value
-    if limit is None or time is None or time <= limit:
-        return None
-    shown, bound = words.beside_limit(time, limit, words.duration)
-    text = f"time to train {shown} is above the deadline of {bound}"
-    remedy = f"Raise constraints.deadline to {words.admitting_duration(time)}"
-    return Violation(key="deadline", excess=time / limit - 1, text=text, remedy=remedy)
+    return odds.deadline(row, limits.job.constraints)
 
 
 def _budget(row: Row, limits: Limits) -> Violation | None:
-    limit, cost = limits.job.constraints.budget_usd, row["cost_usd"].value
-    if limit is None:
-        return None
-    if cost is None:
-        return _unchecked("budget_usd", "cost")
-    if cost <= limit:
-        return None
-    shown, bound = words.beside_limit(cost, limit, words.usd)
-    text = f"cost {shown} is above the budget of {bound}"
-    remedy = f"Raise constraints.budget_usd to {words.admitting_usd(cost)}"
-    return Violation(key="budget_usd", excess=cost / limit - 1, text=text, remedy=remedy)
+    return odds.budget(row, limits.job.constraints)
+
+
+def _accuracy(row: Row, limits: Limits) -> Violation | None:
+    return odds.accuracy(row, limits.job.constraints)
 
 
 def _memory(row: Row, limits: Limits) -> Violation | None:
@@ -228,7 +239,7 @@ def _memory(row: Row, limits: Limits) -> Violation | None:
         return None
     high = row["memory_bytes"].high
     if high is None:
-        return _unchecked("memory", "memory") if limit.by_user else None
+        return unchecked("memory", "memory") if limit.by_user else None
     if high <= limit.size_bytes:
         return None
     shown, bound = words.beside_limit(high, limit.size_bytes, words.memory)
@@ -245,19 +256,6 @@ def _local_batch(row: Row, limits: Limits) -> Violation | None:
     text = f"local batch {local} is above constraints.max_local_batch, {limit}"
     remedy = f"Raise constraints.max_local_batch to {local}"
     return Violation(key="max_local_batch", excess=local / limit - 1, text=text, remedy=remedy)
-
-
-def _accuracy(row: Row, limits: Limits) -> Violation | None:
-    limit, accuracy = limits.job.constraints.min_accuracy, row["accuracy"].value
-    if limit is None:
-        return None
-    if accuracy is None:
-        return _unchecked("min_accuracy", "accuracy")
-    if accuracy >= limit:
-        return None
-    text = f"accuracy {accuracy:.4f} is below the least accuracy of {limit:g}"
-    remedy = f"Lower constraints.min_accuracy to {math.floor(accuracy * 1000) / 1000:g}"
-    return Violation(key="min_accuracy", excess=(limit - accuracy) / max(limit, 1e-9), text=text, remedy=remedy)
 
 
 def _reference_accuracy(row: Row, limits: Limits) -> Violation | None:
@@ -296,9 +294,3 @@ def _target(row: Row, limits: Limits) -> Violation | None:
     easier = "" if expected is None else f" or set target.value to {expected:.3g}, which is what is expected"
     remedy = f"Raise recipe.epochs above {epochs}{easier}"
     return Violation(key="target", excess=(EVEN_CHANCE - chance) / EVEN_CHANCE, text=text, remedy=remedy)
-
-
-def _unchecked(key: str, quantity: str) -> Violation:
-    text = f"{quantity} could not be forecast, so constraints.{key} cannot be checked"
-    remedy = f"Raise probe.seconds so that it is measured, or leave constraints.{key} out"
-    return Violation(key=key, excess=None, text=text, remedy=remedy)

@@ -25,10 +25,19 @@ class Forecaster(Protocol):
         """Return one row per candidate, in order; only what is physically impossible comes back infeasible."""
         ...
 
-    def max_local_batch(self, nodes: int, processes_per_node: int, limit_bytes: int, /) -> int | None:
-        """Return the largest local batch whose upper memory bound fits the limit; None where memory is unknown."""
+    def max_local_batch(
+        self, nodes: int, processes_per_node: int, limit_bytes: int, precision: str | None = None, /
+    ) -> int | None:
+        """Return the largest local batch whose upper memory bound fits the limit; None where memory is unknown.
+
+        ``precision`` is another than the recipe's, None for that.
+        """
         ...
 
     def reach_probability(self, candidate: Candidate, /) -> float | None:
         """Return the chance that the job's target is reached within its epochs; None where it cannot be said."""
+        ...
+
+    def on_spot(self, candidate: Candidate, /) -> Row | None:
+        """Return the forecast on spot nodes, interruptions counted; None where they cannot be compared."""
         ...

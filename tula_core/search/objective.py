@@ -10,13 +10,14 @@ import numpy as np
 
 from tula_core.errors import InputError
 from tula_core.job import Job
+from tula_core.models.decision.chances import expected
 from tula_core.records import Row
 from tula_core.search.constraints import Judged
 from tula_core.search.knee import knee_index, kneedle_index
 from tula_core.search.pareto import pareto_front
 
 NOISE = 0.03
-"""Two forecasts closer than this cannot be told apart, and then the smaller batch is taken.
+"""Two forecasts closer than this cannot be told apart, and then a measured one or the smaller batch is taken.
 
 It is below the 5 % within which the choices from two fresh profiles have to agree, because the noise between the two
 profiles comes on top of it.
@@ -42,6 +43,9 @@ class Decision:
 def decide(judged: Sequence[Judged], job: Job, expense: str, higher_is_better: bool) -> Decision:
     """Return the Pareto front of the feasible rows, its knee, and the choice by the job's objective.
 
+    Front and knee are those of the values. The choice weighs intervals: it goes by the expected time and expense, to
+    which a forecast that is less sure adds more, and near the knee it prefers what was measured.
+
     Parameters
     ----------
     judged
@@ -66,7 +70,7 @@ def decide(judged: Sequence[Judged], job: Job, expense: str, higher_is_better: b
     knee = front[knee_index(spent[order], times[order])]
     kneedle = kneedle_index(spent[order], times[order])
     if job.objective == "knee":
-        choice = _smallest_within_noise(rows, feasible, knee, expense, higher_is_better)
+        choice = _surest_within_noise(rows, feasible, knee, expense, higher_is_better)
     else:
         choice = best_by_weights(rows, preferred, _goals(job, expense))
     return Decision(
@@ -80,10 +84,11 @@ def decide(judged: Sequence[Judged], job: Job, expense: str, higher_is_better: b
 
 
 def best_by_weights(rows: Sequence[Row], indices: Sequence[int], goals: Goals) -> int:
-    """Return the row with the least weighted geometric mean of its quantities; of equal ones the first of ``indices``.
+    """Return the row with the least weighted geometric mean of expected values; of equal ones the first in ``indices``.
 
-    score = sum_k w_k ln x_k / sum_k w_k. Dividing a quantity by its best value adds a constant, so that the choice
-    depends on no unit and on no range that was searched; one goal alone gives the row where it is least.
+    score = sum_k w_k ln E[x_k] / sum_k w_k. Dividing a quantity by its best value adds a constant, so that the choice
+    depends on no unit and on no range that was searched; one goal alone gives the row where it is least. The score of a
+    row depends on no other row: a tighter limit only takes rows away, and so never leads to a better score.
 
     Parameters
     ----------
@@ -99,7 +104,7 @@ def best_by_weights(rows: Sequence[Row], indices: Sequence[int], goals: Goals) -
     total = sum(goals.values())
 
     def score(index: int) -> float:
-        return sum(weight * math.log(_value(rows[index], name)) for name, weight in goals.items()) / total
+        return sum(weight * math.log(expected(rows[index][name])) for name, weight in goals.items()) / total
 
     return min(known, key=score)
 
@@ -124,21 +129,28 @@ def _preference(row: Row, higher_is_better: bool) -> tuple[float, ...]:
 
 def _size(row: Row) -> tuple[int, ...]:
     c = row.candidate
-    return (c.global_batch, c.processes, c.nodes, c.accumulation)
+    # Of equal ones the recipe's own precision: nothing was trained in another.
+    return (c.global_batch, c.processes, c.nodes, c.accumulation, c.precision is not None)
 
 
-def _smallest_within_noise(
+def _surest_within_noise(
     rows: Sequence[Row], feasible: Sequence[int], knee: int, expense: str, higher_is_better: bool
 ) -> int:
-    most = {name: _value(rows[knee], name) * (1 + NOISE) for name in ("time_to_train_s", expense)}
-    close = [index for index in feasible if all(_value(rows[index], name) <= most[name] for name in most)]
+    """Return the row that is expected to be as good as the knee: measured rather than not, then the smaller."""
+    axes = ("time_to_train_s", expense)
+    most = {name: expected(rows[knee][name]) * (1 + NOISE) for name in axes}
+    close = [index for index in feasible if all(expected(rows[index][name]) <= most[name] for name in axes)]
     accuracies = {index: rows[index]["accuracy"].value for index in close}
     known = {index: value for index, value in accuracies.items() if value is not None}
     if len(known) == len(close):
         sign = 1 if higher_is_better else -1
         best = max(sign * value for value in known.values())
         close = [index for index in close if sign * known[index] >= best - SAME_ACCURACY]
-    return min(close, key=lambda index: (*_size(rows[index]), _value(rows[index], "time_to_train_s")))
+
+    def rank(index: int) -> tuple[float, ...]:
+        return (not rows[index].measured, *_size(rows[index]), expected(rows[index]["time_to_train_s"]))
+
+    return min(close, key=rank)
 
 
 def _distance(item: Judged) -> tuple[float, ...]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tula_core.job import Job
-from tula_core.records import Row
+from tula_core.records import Hardware, Row
 from tula_core.search import words
+from tula_core.search.assurance import extrapolation, kept_limits
 from tula_core.search.constraints import Judged
 from tula_core.search.knee import LEAST_SAVING
 from tula_core.search.objective import Decision
 
 
-def explain(judged: Sequence[Judged], decision: Decision, job: Job) -> str:
-    """Return the reason: why this row, what the next best would cost or save, what else to know.
+def explain(judged: Sequence[Judged], decision: Decision, job: Job, hardware: Hardware) -> str:
+    """Return the reason: why this row, how surely it keeps the limits, what the next best would cost or save.
 
     Parameters
     ----------
@@ -24,8 +25,15 @@ def explain(judged: Sequence[Judged], decision: Decision, job: Job) -> str:
         assert decision.nearest is not None
         return _why_none(judged[decision.nearest], len(judged))
     rows = [item.row for item in judged]
-    parts = (_why_this, _neighbour, _scaling, _risk)
-    return " ".join(sentence for part in parts if (sentence := part(rows, decision, job)))
+    chosen = rows[decision.choice]
+    sentences = [
+        _why_this(rows, decision, job),
+        kept_limits(chosen, job.constraints),
+        _neighbour(rows, decision, job),
+        _scaling(rows, decision, job),
+        extrapolation(chosen, job, hardware),
+    ]
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _why_none(nearest: Judged, count: int) -> str:
@@ -50,25 +58,46 @@ def _why_this(rows: Sequence[Row], decision: Decision, job: Job) -> str:
         weights = " and ".join(f"{goal} {weight:g}" for goal, weight in job.objective.items())
         return f"{start}: the best of {count} feasible candidates by the weights {weights}."
     if job.objective != "knee":
-        least = {"time": "least time", "cost": f"least {_axis(decision)}", "energy": "least energy"}[job.objective]
-        return f"{start}: the {least} of {count} feasible candidates."
+        least = {"time": "time", "cost": _axis(decision), "energy": "energy"}[job.objective]
+        other = _less_sure(rows, decision, job.objective)
+        return f"{start}: the least expected {least} of {count} feasible candidates{other}."
     return f"{start}: {_why_knee(rows, decision)}{_kneedle(rows, decision)}."
 
 
 def _why_knee(rows: Sequence[Row], decision: Decision) -> str:
-    assert decision.knee is not None
+    assert decision.knee is not None and decision.choice is not None
     least, axis = words.percent(LEAST_SAVING), _axis(decision)
     if decision.choice != decision.knee:
         knee = rows[decision.knee]
         return (
             f"as good as the knee, {words.describe(knee.candidate)} at {words.time_with_interval(knee)}, "
-            "within the noise of the forecast, and smaller"
+            f"within the noise of the forecast, and {_advantage(rows[decision.choice], knee)}"
         )
     if len(decision.front) == 1:
         return f"both the fastest and the cheapest of {sum(row.feasible for row in rows)} feasible candidates"
     if decision.knee == decision.front[-1]:
         return f"the fastest, and every doubling of {axis} up to it saves at least {least} of the time"
     return f"the knee, from where doubling the {axis} saves less than {least} of the time"
+
+
+def _advantage(row: Row, knee: Row) -> str:
+    if row.measured and not knee.measured:
+        return "measured"
+    return "smaller" if row.candidate.global_batch < knee.candidate.global_batch else "to be preferred otherwise"
+
+
+def _less_sure(rows: Sequence[Row], decision: Decision, goal: str) -> str:
+    """Return the row that has a lower value of the goal and yet is expected to have a higher one, in brackets."""
+    assert decision.choice is not None
+    quantity = decision.expense if goal == "cost" else {"time": "time_to_train_s", "energy": "energy_j"}[goal]
+    other = min(
+        _feasible(rows, lambda row: row[quantity].value is not None), key=lambda row: row[quantity].value or 0.0
+    )
+    if (other[quantity].value or 0.0) >= (rows[decision.choice][quantity].value or 0.0):
+        return ""
+    return (
+        f" ({words.describe(other.candidate)} may be better, and is so much less sure that it is expected to be worse)"
+    )
 
 
 def _kneedle(rows: Sequence[Row], decision: Decision) -> str:
@@ -105,7 +134,9 @@ def _neighbour(rows: Sequence[Row], decision: Decision, job: Job) -> str:
 def _second_best(rows: Sequence[Row], decision: Decision) -> str:
     assert decision.choice is not None
     row = rows[decision.choice]
-    same = [r for r in _feasible(rows, lambda r: _layout(r) == _layout(row)) if r is not row]
+    limit = row.candidate.power_limit_w
+    alike = _feasible(rows, lambda r: _layout(r) == _layout(row) and r.candidate.power_limit_w == limit)
+    same = [r for r in alike if r is not row]
     if not same:
         return ""
     other = min(same, key=_time)
@@ -130,22 +161,6 @@ def _scaling(rows: Sequence[Row], decision: Decision, job: Job) -> str:
     if processes > 1:
         return "No candidate with one process keeps every limit."
     return ""
-
-
-def _risk(rows: Sequence[Row], decision: Decision, job: Job) -> str:
-    assert decision.choice is not None
-    row, limits = rows[decision.choice], job.constraints
-    risks = []
-    time, cost = row["time_to_train_s"].high, row["cost_usd"].high
-    if limits.deadline is not None and time is not None and time > limits.deadline:
-        risks.append(f"the deadline of {words.duration(limits.deadline)} may be missed")
-    if limits.budget_usd is not None and cost is not None and cost > limits.budget_usd:
-        risks.append(f"up to {words.usd(cost)} may be spent, above the budget")
-    if limits.min_accuracy is not None and (row["accuracy"].low or 0.0) < limits.min_accuracy:
-        risks.append(f"accuracy may stay below {limits.min_accuracy:g}")
-    if not row.measured:
-        risks.append("its step time was not measured but extrapolated")
-    return f"Beware: {', and '.join(risks)}." if risks else ""
 
 
 def _feasible(rows: Sequence[Row], wanted: Callable[[Row], bool]) -> list[Row]:

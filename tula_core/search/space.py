@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tula_core.job import Cluster, Job
 from tula_core.records import Candidate, Profile
+from tula_core.records.candidate import PRECISION
 from tula_core.search.constraints import memory_limit
 from tula_core.search.forecaster import Forecaster
 
@@ -17,7 +19,7 @@ LARGEST_MULTIPLE = 64
 ALL_UP_TO = 8
 """Up to this many nodes, or processes on one node, every number is looked at; above, powers of two and the most."""
 
-Key = tuple[int, int, int, int, int]
+Key = tuple[int, int, int, int, int, str, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,12 +34,17 @@ class BatchRange:
 def key(candidate: Candidate) -> Key:
     """Return what tells candidates of one job apart, in the order of the table."""
     c = candidate
-    return (c.nodes, c.processes_per_node, c.global_batch, c.accumulation, c.local_batch)
+    shape = (c.nodes, c.processes_per_node, c.global_batch, c.accumulation, c.local_batch)
+    return (*shape, c.precision or "", c.power_limit_w or 0.0)
 
 
 def reference_key(candidates: Iterable[Candidate], batch: int) -> Key:
-    """Return the key of the reference batch on one process, the one with the fewest micro-batches."""
-    alone = (c for c in candidates if c.processes == 1 and c.global_batch == batch)
+    """Return the key of the reference batch on one process, the one with the fewest micro-batches.
+
+    It is in the recipe's own precision, of which an empty name comes first, and without a power limit.
+    """
+    plain = (c for c in candidates if c.precision is None and c.power_limit_w is None)
+    alone = (c for c in plain if c.processes == 1 and c.global_batch == batch)
     return min(key(c) for c in alone)
 
 
@@ -45,31 +52,56 @@ def candidates(profile: Profile, job: Job, predictor: Forecaster, mitigation: tu
     """Return every candidate of a job, in the order of the table, none twice.
 
     The reference batch on one process is always among them, and so is whatever was measured within the cluster, also
-    where it breaks a limit: then the plan says which.
+    where it breaks a limit: then the plan says which. Each precision of ``job.precisions`` brings its own; each comes
+    without a power limit, and with each of those that the cluster's accelerators may be given.
     """
+    names: tuple[str | None, ...] = (None, *job.other_precisions)
+    made = (
+        Candidate(
+            nodes=nodes,
+            processes_per_node=processes,
+            local_batch=local,
+            accumulation=parts,
+            mitigation=mitigation,
+            options={} if name is None else {PRECISION: name},
+            power_limit_w=limit,
+        )
+        for name in names
+        for nodes, processes, local, parts in _shapes(profile, job, _cap_of(profile, job, predictor, name))
+        for limit in (None, *power_limits(profile, job.cluster))
+    )
+    return tuple(sorted(made, key=key))
+
+
+def _shapes(profile: Profile, job: Job, cap: Callable[[int, int], int | None]) -> set[tuple[int, int, int, int]]:
+    """Return nodes, processes per node, local batch and accumulation of all candidates of one precision."""
     batch = job.recipe.batch_size
     wanted = BatchRange(
         reference=batch,
         low=max(1, batch // SMALLEST_SHARE),
         high=min(LARGEST_MULTIPLE * batch, profile.facts.train_samples),
     )
-    cap = _cap_of(profile, job, predictor)
+    # Batch norm over one sample learns that sample's own statistics, where it can be computed at all.
+    least = 2 if profile.facts.has_batch_norm else 1
     found = {_reference_shape(batch, cap(1, 1))}
     for nodes, processes in layouts(job.cluster):
         shapes = batches(nodes * processes, wanted, cap(nodes, processes))
-        found |= {(nodes, processes, local, accumulation) for local, accumulation in shapes}
-    found |= {
+        found |= {(nodes, processes, local, accumulation) for local, accumulation in shapes if local >= least}
+    return found | {
         (s.nodes, s.processes_per_node, s.local_batch, s.accumulation)
         for s in profile.steps
         if s.nodes <= job.cluster.nodes and s.processes_per_node <= job.cluster.processes_per_node
     }
-    made = (
-        Candidate(
-            nodes=nodes, processes_per_node=processes, local_batch=local, accumulation=parts, mitigation=mitigation
-        )
-        for nodes, processes, local, parts in found
-    )
-    return tuple(sorted(made, key=key))
+
+
+def power_limits(profile: Profile, cluster: Cluster) -> list[float]:
+    """Return the limits worth a look: those of the cluster that are below the one in force, ascending.
+
+    Where the one in force could not be read, it is taken to be the highest of the cluster's.
+    """
+    asked = set(cluster.power_limits_w or ())
+    present = max((use.limit_w for use in profile.power if use.limit_w is not None), default=max(asked, default=0.0))
+    return sorted(limit for limit in asked if limit < present)
 
 
 def layouts(cluster: Cluster) -> list[tuple[int, int]]:
@@ -117,10 +149,20 @@ def rounded_layouts(job: Job) -> list[int]:
     return sorted(count for count in counts if job.recipe.batch_size % count and count < job.recipe.batch_size)
 
 
-def _cap_of(profile: Profile, job: Job, predictor: Forecaster) -> Callable[[int, int], int | None]:
+def _cap_of(
+    profile: Profile, job: Job, predictor: Forecaster, precision: str | None
+) -> Callable[[int, int], int | None]:
     def cap(nodes: int, processes_per_node: int) -> int | None:
         limit = memory_limit(job, profile.hardware, processes_per_node)
-        fits = None if limit is None else predictor.max_local_batch(nodes, processes_per_node, limit.size_bytes)
+        fits = (
+            None
+            if limit is None
+            else (
+                predictor.max_local_batch(nodes, processes_per_node, limit.size_bytes)
+                if precision is None
+                else predictor.max_local_batch(nodes, processes_per_node, limit.size_bytes, precision)
+            )
+        )
         # Where not even one sample fits, one sample is still listed, so that the plan can say what it would need.
         bounds = [None if fits is None else max(fits, 1), job.constraints.max_local_batch]
         return min((bound for bound in bounds if bound is not None), default=None)
@@ -132,11 +174,14 @@ def _reference_shape(batch: int, cap: int | None) -> tuple[int, int, int, int]:
     parts = 1
     if cap is not None and batch > cap:
         doublings = [2**power for power in range(batch.bit_length()) if batch % 2**power == 0]
-        fitting = (
-            count for count in [*doublings, *range(1, batch + 1)] if batch % count == 0 and batch // count <= cap
-        )
-        parts = next(fitting)
+        parts = next(count for count in [*doublings, *_divisors(batch)] if batch // count <= cap)
     return (1, 1, batch // parts, parts)
+
+
+def _divisors(number: int) -> list[int]:
+    """Return the divisors in rising order, in as many tries as the square root: a batch may be a prime near 10^12."""
+    low = [count for count in range(1, math.isqrt(number) + 1) if number % count == 0]
+    return low + [number // count for count in reversed(low) if number // count > low[-1]]
 
 
 def _counts(most: int) -> list[int]:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import optuna
 from optuna.samplers import BruteForceSampler, NSGAIISampler
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from tula_core.progress import Event, Listener
 from tula_core.records import Candidate
 from tula_core.search.constraints import LIMIT_KEYS, Judged
+from tula_core.search.journal import replace_study
 from tula_core.search.space import Key, key
 
 SMALL_GRID = 512
@@ -98,14 +97,9 @@ def write_journal(study: optuna.Study, path: Path, listener: Listener) -> None:
         The journal, or a folder in which it is called ``search.journal``.
     """
     try:
-        file = path / JOURNAL_NAME if path.is_dir() else path
-        file.parent.mkdir(parents=True, exist_ok=True)
         with _quiet():
-            storage = JournalStorage(JournalFileBackend(str(file)))
-            with contextlib.suppress(KeyError):
-                optuna.delete_study(study_name=study.study_name, storage=storage)
-            optuna.copy_study(from_study_name=study.study_name, from_storage=study._storage, to_storage=storage)
-    except (OSError, ValueError) as error:
+            replace_study(study, path / JOURNAL_NAME if path.is_dir() else path)
+    except (OSError, ValueError, optuna.exceptions.OptunaError) as error:
         message = f"The search could not be recorded in {str(path)!r} ({error}); the plan is complete without it."
         listener(Event(stage="search", message=message, level="warning"))
 
@@ -177,6 +171,10 @@ def _annotate(trial: optuna.Trial, item: Judged) -> None:
     trial.set_user_attr("local_batch", c.local_batch)
     trial.set_user_attr("accumulation", c.accumulation)
     trial.set_user_attr("global_batch", c.global_batch)
+    if c.precision is not None:
+        trial.set_user_attr("precision", c.precision)
+    if c.power_limit_w is not None:
+        trial.set_user_attr("power_limit_w", c.power_limit_w)
     if item.row.infeasible_because is not None:
         trial.set_user_attr("infeasible_because", item.row.infeasible_because)
     excess = {violation.key: violation.excess for violation in item.violations}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from tula_core.records import Plan, Row
@@ -38,9 +39,10 @@ def _spread(front: Sequence[int], most: int) -> list[int]:
 
 def _neighbours(table: Sequence[Row], centres: Sequence[int]) -> Iterator[int]:
     for centre in centres:
-        for index in (centre - 1, centre + 1):
-            if 0 <= index < len(table) and _layout(table[index]) == _layout(table[centre]):
-                yield index
+        kind = (*_layout(table[centre]), table[centre].candidate.precision)
+        for side in (range(centre - 1, -1, -1), range(centre + 1, len(table))):
+            alike = (i for i in side if (*_layout(table[i]), table[i].candidate.precision) == kind)
+            yield from itertools.islice(alike, 1)
 
 
 def _fastest_of_layouts(table: Sequence[Row]) -> list[int]:

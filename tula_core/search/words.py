@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tula_core.records import Candidate, Row
 
@@ -47,6 +47,18 @@ def usd(value: float) -> str:
     return expense(value, "cost_usd")
 
 
+def grams(amount: float) -> str:
+    """Return a mass in mg, g, kg or t.
+
+    >>> grams(0.0021), grams(12.34), grams(4560), grams(0)
+    ('2.1 mg', '12 g', '4.6 kg', '0 g')
+    """
+    for unit, size in (("t", 1e6), ("kg", 1e3), ("g", 1.0), ("mg", 1e-3)):
+        if amount >= size:
+            return f"{_short(amount / size)} {unit}"
+    return "0 g" if amount == 0 else f"{_short(amount * 1e3)} mg"
+
+
 def percent(fraction: float) -> str:
     """Return a share as a percentage.
 
@@ -54,6 +66,27 @@ def percent(fraction: float) -> str:
     ('12 %', '0.4 %')
     """
     return f"{100 * fraction:.0f} %" if abs(fraction) >= 0.0995 else f"{100 * fraction:.1f} %"
+
+
+def chance(probability: float) -> str:
+    """Return a chance in whole per cent, rounded down, so that none looks surer than it is.
+
+    >>> chance(0.799), chance(0.8), chance(0.999), chance(1.0), chance(0.004)
+    ('79 %', '80 %', 'over 99 %', 'over 99 %', 'under 1 %')
+    """
+    if probability > 0.99:
+        return "over 99 %"
+    return f"{math.floor(100 * probability + 1e-9)} %" if probability >= 0.01 else "under 1 %"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Return parts as people list them.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    *head, last = parts
+    return f"{', '.join(head)} and {last}" if head else last
 
 
 def beside_limit(value: float, limit: float, write: Callable[[float], str]) -> tuple[str, str]:
@@ -76,7 +109,9 @@ def describe(candidate: Candidate) -> str:
     nodes = f"{candidate.nodes} node{'s' if candidate.nodes > 1 else ''}"
     processes = f"{candidate.processes_per_node} process{'es' if candidate.processes_per_node > 1 else ''}"
     parts = f" ({candidate.accumulation} micro-batches a step)" if candidate.accumulation > 1 else ""
-    return f"{nodes} x {processes} with global batch {candidate.global_batch}{parts}"
+    in_ = "" if candidate.precision is None else f" in {candidate.precision}"
+    limit = "" if candidate.power_limit_w is None else f" limited to {candidate.power_limit_w:g} W"
+    return f"{nodes} x {processes} with global batch {candidate.global_batch}{parts}{in_}{limit}"
 
 
 def time_with_interval(row: Row) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 _BATCH = 900  # MLflow takes at most 1000 metrics in a call
+_GHOSTS = 20
 _TAG_LENGTH = 5000
 _PARAM_LENGTH = 6000
 _IDENTITY = {
@@ -60,7 +61,8 @@ class Recorder:
         parent, created = self._parent(op)
         parent_id, row, plan = parent.info.run_id, op["row"], _document(op["plan_json"])
         newest = int(parent.data.tags.get(keys.ATTEMPT, "0"))
-        choice = {name: row[name] for name in CHOICE}
+        options = {f"options.{name}": value for name, value in row.get("options", {}).items()}
+        choice = {name: row[name] for name in CHOICE} | options
         if created or op["attempt"] >= newest:
             self._log(parent_id, op["at_ms"], metrics=_predicted(row), tags=self._tags(op, row))
         if op["attempt"] > newest:
@@ -138,7 +140,8 @@ class Recorder:
         row = op.get("row")  # absent where the first that is heard of a run is its end
         what = op["job_name"] if row is None else f"{row['nodes']}x{row['processes_per_node']} B={row['global_batch']}"
         name = f"{what} {op['job_id'][-8:]}"
-        return self.client.create_run(experiment, start_time=op["at_ms"], tags=tags, run_name=name), True
+        made = self._create(experiment, {keys.JOB_ID: op["job_id"]}, start_time=op["at_ms"], tags=tags, run_name=name)
+        return made, True
 
     def _child(self, op: Mapping[str, Any], parent_id: str, role: str, attempt: int) -> Run:
         experiment = self._experiment(op["job_name"])
@@ -147,7 +150,13 @@ class Recorder:
         if found is not None:
             return found
         name = f"train, attempt {attempt}" if role == "train" else role
-        return self.client.create_run(experiment, start_time=op.get("from_ms", op["at_ms"]), tags=tags, run_name=name)
+        start_time = op.get("from_ms", op["at_ms"])
+        return self._create(experiment, tags, start_time=start_time, tags=tags, run_name=name)
+
+    def _create(self, experiment: str, identity: Mapping[str, str], **fields: Any) -> Run:
+        """Make a run and return the one that counts: another machine may have made it in the same moment."""
+        made = self.client.create_run(experiment, **fields)
+        return self._find(experiment, identity) or made
 
     def _finished_child(
         self, op: Mapping[str, Any], parent_id: str, role: str, metrics: Mapping[str, float | None]
@@ -159,7 +168,14 @@ class Recorder:
 
     def _find(self, experiment: str, tags: Mapping[str, str]) -> Run | None:
         text = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
-        found = self.client.search_runs([experiment], text, max_results=1, order_by=["attributes.start_time ASC"])
+        found = sorted(
+            self.client.search_runs([experiment], text, max_results=_GHOSTS, order_by=["attributes.start_time ASC"]),
+            key=lambda run: (run.info.start_time, run.info.run_id),
+        )
+        for ghost in found[1:]:
+            # A server that was thought dead carried out the first call after all; nothing was ever written to this one.
+            if not ghost.data.metrics and not ghost.data.params:
+                self.client.delete_run(ghost.info.run_id)
         return found[0] if found else None
 
     def _experiment(self, name: str) -> str:
@@ -259,6 +275,8 @@ def _outcome_tags(outcome: Outcome) -> dict[str, str]:
     tags = {"tula.learning_rate_reductions": str(outcome.learning_rate_reductions)}
     if outcome.failure is not None:
         tags[keys.FAILURE] = outcome.failure
+    if outcome.planned_hardware is not None:
+        tags[keys.PLANNED_HARDWARE] = outcome.planned_hardware
     if outcome.target_reached is not None:
         tags[keys.TARGET_REACHED] = str(outcome.target_reached).lower()
     return tags

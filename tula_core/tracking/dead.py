@@ -26,7 +26,7 @@ from tula_core.records import QUANTITIES, Outcome, Plan, Row, load
 from tula_core.tracking import spool, store
 from tula_core.tracking.runs import finish_operation
 from tula_core.tracking.send import flush
-from tula_core.tracking.spent import attempt_folder, spent
+from tula_core.tracking.spent import attempt_folder, ran_on, seconds_by_nodes, spent
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -170,37 +170,45 @@ def _outcome(folder: Path, record: Mapping[str, Any]) -> Outcome:
     elapsed_s, samples = spent(folder, record["attempt"])
     events = attempt_folder(folder, record["attempt"]) / "events.jsonl"
     seen = events if events.exists() else attempt_path(folder, record["attempt"])
-    row = record["row"]
+    row, planned = record["row"], record["hardware"]
+    hardware = ran_on(attempt_folder(folder, record["attempt"])) or planned
     return Outcome(
         schema_version=Outcome.SCHEMA_VERSION,
-        **{name: record[name] for name in ("job_id", "job_hash", "job_name", "workload", "hardware", "predictor")},
+        **{name: record[name] for name in ("job_id", "job_hash", "job_name", "workload", "predictor")},
+        hardware=hardware,
+        planned_hardware=planned if hardware != planned else None,
         attempt=record["attempt"],
         status="KILLED",
         failure="the process was gone at the next start (killed, out of memory, or the machine went down)",
         **{name: row[name] for name in ("nodes", "processes_per_node", "local_batch", "accumulation")},
         mitigation=tuple(row["mitigation"]),
+        precision=row.get("options", {}).get("precision"),
         learning_rate=record["learning_rate"],
         learning_rate_reductions=0,
         target_reached=None,
         predicted={name: row[name] for name in QUANTITIES},
         predicted_low={name: row[f"{name}_low"] for name in QUANTITIES},
         predicted_high={name: row[f"{name}_high"] for name in QUANTITIES},
-        actual={**dict.fromkeys(QUANTITIES), **_partial(record, elapsed_s, samples)},
+        actual={**dict.fromkeys(QUANTITIES), **_partial(folder, record, elapsed_s, samples)},
         curve=(),
         run_folder=str(folder),
         finished_at=datetime.fromtimestamp(seen.stat().st_mtime, UTC).isoformat(timespec="seconds"),
     )
 
 
-def _partial(record: Mapping[str, Any], elapsed_s: float | None, samples: int | None) -> dict[str, float | None]:
+def _partial(
+    folder: Path, record: Mapping[str, Any], elapsed_s: float | None, samples: int | None
+) -> dict[str, float | None]:
     """Return what was spent until the last sign of life: lower bounds of what a whole run would have taken."""
     partial: dict[str, float | None] = {}
     if elapsed_s is not None:
-        nodes, price, quantum_s = record["row"]["nodes"], record["price_per_node_hour"], record["billing_seconds"]
+        price, quantum_s = record["price_per_node_hour"], record["billing_seconds"]
+        by_nodes = seconds_by_nodes(folder, record["attempt"], record["row"]["nodes"])
         partial["time_to_train_s"] = elapsed_s
-        partial["node_hours"] = nodes * elapsed_s / 3600
+        partial["node_hours"] = sum(nodes * seconds for nodes, seconds in by_nodes.items()) / 3600
         if price is not None:
-            partial["cost_usd"] = nodes * math.ceil(elapsed_s / quantum_s) * quantum_s / 3600 * price
+            billed = sum(nodes * math.ceil(seconds / quantum_s) * quantum_s for nodes, seconds in by_nodes.items())
+            partial["cost_usd"] = billed / 3600 * price
     if samples is not None and record["train_samples"]:
         partial["epochs"] = samples / record["train_samples"]
     return partial

@@ -12,6 +12,7 @@ JOB_ID = "tula.job_id"  # on the parent run only, so that a search by it finds e
 JOB_HASH = "tula.job_hash"
 ATTEMPT = "tula.attempt"
 HARDWARE = "tula.hardware"
+PLANNED_HARDWARE = "tula.planned_hardware"  # the plan's, where the run was on another
 WORKLOAD = "tula.workload"
 PREDICTOR = "tula.predictor"
 ROLE = "tula.role"  # job, profile, search or train

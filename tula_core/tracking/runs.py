@@ -75,7 +75,8 @@ class Tracker:
 
     def finish(self, outcome: Outcome) -> FlushReport:
         """Record what the run really did and end the runs of this attempt in the outcome's own status."""
-        spool.append(finish_operation(outcome, self.identity))
+        # Where the run really was is known only now.
+        spool.append(finish_operation(outcome, {**self.identity, "hardware": outcome.hardware}))
         return flush()
 
     def _append(self, kind: str, **more: Any) -> None:

@@ -20,6 +20,35 @@ def attempt_seconds(folder: Path) -> float:
     return max(0.0, times[-1] - config.stat().st_mtime) if times and config.exists() else 0.0
 
 
+def attempt_layout(folder: Path) -> tuple[Any, ...] | None:
+    """Return nodes, processes per node, local batch and accumulation of an attempt; None where none was launched."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        task = config["payload"]
+        return config["nodes"], config["processes_per_node"], task["local_batch"], task["accumulation"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def seconds_by_nodes(run_folder: Path, attempts: int, nodes: int) -> dict[int, float]:
+    """Return how long the first ``attempts`` attempts ran, by how many nodes they had: ``nodes`` where none says."""
+    found: dict[int, float] = {}
+    for number in range(1, attempts + 1):
+        folder = attempt_folder(run_folder, number)
+        layout = attempt_layout(folder)
+        used = nodes if layout is None else int(layout[0])
+        found[used] = found.get(used, 0.0) + attempt_seconds(folder)
+    return found
+
+
+def attempt_energy(folder: Path) -> tuple[float, float] | None:
+    """Return the joules that were metered in an attempt and for how many seconds, None where nothing was."""
+    metered = [event["energy"] for event in _events(folder) if isinstance(event.get("energy"), dict)]
+    if not metered or metered[-1].get("total_j") is None:
+        return None
+    return float(metered[-1]["total_j"]), float(metered[-1]["seconds"])
+
+
 def spent(run_folder: Path, attempt: int) -> tuple[float | None, int | None]:
     """Return the seconds of all attempts up to ``attempt`` and the samples the last had seen, None where none says."""
     seconds = sum(attempt_seconds(attempt_folder(run_folder, number)) for number in range(1, attempt + 1))
@@ -30,6 +59,11 @@ def spent(run_folder: Path, attempt: int) -> tuple[float | None, int | None]:
             samples = int(seen[-1])
             break
     return seconds or None, samples
+
+
+def ran_on(folder: Path) -> str | None:
+    """Return the hardware that an attempt's workers found themselves on, None where they never said."""
+    return next((str(event["hardware"]) for event in _events(folder) if event.get("hardware")), None)
 
 
 def _tells_samples(event: Mapping[str, Any]) -> bool:

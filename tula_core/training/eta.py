@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+
+from tula_core.training.weighted import weighted_median
+
+_FEWEST, _MOST = 3, 50  # windows of progress that an estimate rests on; the first of an attempt is a cold start
 
 
 def seconds_left(samples_done: int, samples_left: int, samples_per_s: float) -> float | None:
@@ -16,3 +21,39 @@ def seconds_left(samples_done: int, samples_left: int, samples_per_s: float) -> 
     if samples_done <= 0 or not math.isfinite(samples_per_s) or samples_per_s <= 0:
         return None
     return max(0, samples_left) / samples_per_s
+
+
+class Remaining:
+    """The seconds to the end of a run, from its own recent speed and what its evaluations took.
+
+    Parameters
+    ----------
+    total_samples, epoch_samples
+        Training samples of the run and of one epoch, which ends with an evaluation.
+    """
+
+    def __init__(self, total_samples: int, epoch_samples: int) -> None:
+        self._total = total_samples
+        self._epoch = epoch_samples
+        self._speeds: deque[tuple[float, float]] = deque(maxlen=_MOST)
+        self._samples: int | None = None
+        self._evaluation_s = 0.0
+
+    def evaluated(self, seconds: float) -> None:
+        """Take what an evaluation took."""
+        self._evaluation_s = seconds
+
+    def after(self, samples: int, samples_per_s: float) -> float | None:
+        """Take a window's speed and return the seconds left after ``samples``; None while it is too early to say.
+
+        Half of the recent samples were faster than the speed that is reckoned with, so neither a cold start nor a pause
+        of the machine rules it.
+        """
+        if self._samples is not None and samples > self._samples:
+            self._speeds.append((samples_per_s, float(samples - self._samples)))
+        self._samples = samples
+        if len(self._speeds) < _FEWEST:
+            return None
+        left = max(0, self._total - samples)
+        steps_s = seconds_left(samples, left, weighted_median(self._speeds))
+        return None if steps_s is None else steps_s + math.ceil(left / self._epoch) * self._evaluation_s

@@ -74,6 +74,12 @@ def create_run(plan: Plan, row_number: int, job_id: str | None = None) -> RunFol
     return folder
 
 
+def keep_row(folder: RunFolder, row_number: int) -> None:
+    """Note that a run goes on at another row of its plan."""
+    path = folder.path / "run.json"
+    write_atomic(path, json.dumps({**json.loads(path.read_text()), "row": row_number}))
+
+
 def run_folders() -> Iterator[RunFolder]:
     """Yield the folders of all logical runs, newest first."""
     runs = tula_home() / "runs"

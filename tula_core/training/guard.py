@@ -67,6 +67,10 @@ class Guard:
         self._save_s = seconds
         self._saved_at = time.perf_counter()
 
+    def go_on(self) -> None:
+        """Begin the clock anew: what came between two steps, an evaluation or a checkpoint, is not training."""
+        self._checked_at = time.perf_counter()
+
     def check(self) -> Verdict:
         """Agree with the other processes; all must call it after the same step."""
         now = time.perf_counter()

@@ -16,12 +16,16 @@ from tula_core.errors import RunError, StoppedError
 from tula_core.models.cost import cost_usd, hourly_price, node_hours
 from tula_core.progress import Event, Listener
 from tula_core.records import QUANTITIES, CurvePoint, Outcome, Plan, Row
-from tula_core.tracking.spent import attempt_folder, attempt_seconds
-from tula_core.training.eta import seconds_left
+from tula_core.records.candidate import UNKNOWN
+from tula_core.tracking.spent import attempt_folder, attempt_layout, attempt_seconds, seconds_by_nodes
+from tula_core.training.drift import DriftAlarm
+from tula_core.training.eta import Remaining
+from tula_core.training.metering import energy_source, with_energy
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 PointHandler = Callable[[int, Mapping[str, float]], None]
 
+_OF_A_STEP = ("step_time_s", "memory_bytes")
 ENTRY = "tula_core.training.worker:run_in_worker"
 
 
@@ -68,7 +72,14 @@ class _Hearing:
     reductions: int = 0
     samples: int = 0
     steps: int = 0
-    started_samples: int | None = None
+    remaining: Remaining = field(init=False)
+    drift: DriftAlarm = field(init=False)
+    seconds_left: float | None = None
+    hardware: str | None = None  # where the workers are, None before they have begun
+
+    def __post_init__(self) -> None:
+        self.remaining = Remaining(self.total_samples, int(self.attempt.plan.facts["train_samples"]))
+        self.drift = DriftAlarm(self.attempt.row["step_time_s"])
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         handler = getattr(self, f"_on_{event['kind']}", None)
@@ -79,6 +90,11 @@ class _Hearing:
     def total_samples(self) -> int:
         return self.attempt.plan.job.recipe.epochs * int(self.attempt.plan.facts["train_samples"])
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the run is on other hardware than the plan's."""
+        return self.hardware not in (None, str(self.attempt.plan.hardware["fingerprint"]))
+
     def _on_resumed(self, event: Mapping[str, Any]) -> None:
         self.curve = list(event["curve"])
         self.samples, self.steps, self.reductions = event["samples"], event["steps"], event["reductions"]
@@ -87,6 +103,15 @@ class _Hearing:
     def _on_ready(self, event: Mapping[str, Any]) -> None:
         recipe, batch = self.attempt.plan.job.recipe, self.attempt.row.candidate.global_batch
         self.peak_learning_rate = event["peak_learning_rate"]
+        self.hardware = event.get("hardware")
+        if self.elsewhere:
+            self._say(
+                "this is other hardware than the plan's: what the run takes is recorded for this hardware, and nothing "
+                "is learnt from it about the forecast of time and memory",
+                level="info",
+            )
+        if event.get("limit_warning"):
+            self._say(event["limit_warning"], level="warning")
         planned = self.attempt.plan.hardware.get("device", event["device"])
         if planned != event["device"]:
             self._say(
@@ -104,19 +129,17 @@ class _Hearing:
         )
 
     def _on_progress(self, event: Mapping[str, Any]) -> None:
+        trained_s = (event["samples"] - self.samples) / max(event["images_per_s"], 1e-9)
+        self.drift.add(trained_s, event["steps"] - self.steps)
         self.samples, self.steps = event["samples"], event["steps"]
-        if self.started_samples is None:
-            self.started_samples = self.samples
-        left_s = seconds_left(
-            self.samples - self.started_samples, self.total_samples - self.samples, event["images_per_s"]
-        )
+        self.seconds_left = self.remaining.after(self.samples, event["images_per_s"])
         data = {name: event[name] for name in ("loss", "learning_rate", "images_per_s", "epoch")}
         if self.curve:
             data["metric"] = self.curve[-1]["metric"]
         self._say(
             f"epoch {event['epoch']:.2f}, loss {event['loss']:.4f}",
             fraction=min(1.0, self.samples / self.total_samples),
-            data={**data, "seconds_left": left_s},
+            data={**data, "seconds_left": self.seconds_left},
         )
         self.on_point(self.samples, {name: data[name] for name in ("loss", "learning_rate", "images_per_s")})
 
@@ -129,6 +152,15 @@ class _Hearing:
             data={"metric": event["metric"]},
         )
         self.on_point(event["samples"], {metric: event["metric"]})
+        self.remaining.evaluated(event["seconds"])
+        if (slow := self.drift.end_epoch(event["epochs"], self.seconds_left)) is not None:
+            self._say(slow, level="warning")
+
+    def _on_evaluation_reduced(self, event: Mapping[str, Any]) -> None:
+        self._say(
+            f"an evaluation batch of {event['asked']} did not fit in memory: {event['batch']} is used from now on",
+            level="warning",
+        )
 
     def _on_diverged(self, event: Mapping[str, Any]) -> None:
         self.reductions += 1
@@ -158,7 +190,8 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
     other error, after the workers have written a checkpoint.
     """
     hearing = _Hearing(attempt, listener, on_point)
-    earlier_s = sum(attempt_seconds(attempt_folder(attempt.folder, number)) for number in range(1, attempt.number))
+    nodes = attempt.row.candidate.nodes
+    by_nodes = seconds_by_nodes(attempt.folder, attempt.number - 1, nodes)
     error: BaseException | None = None
     result: LaunchResult | None = None
     try:
@@ -175,10 +208,11 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
         error.__cause__ = fault
     if error is None:
         hearing.end()
-    seconds = earlier_s + (result.seconds if result is not None else attempt_seconds(attempt.task_folder))
+    own_s = attempt_seconds(attempt.task_folder) if result is None else result.seconds
+    by_nodes[nodes] = by_nodes.get(nodes, 0.0) + own_s
     status: Status = "FINISHED" if error is None else _status(error, result)
     final = result.result if result is not None and result.result is not None else {}
-    return _outcome(hearing, status, error, final, seconds), error
+    return _outcome(hearing, status, error, final, by_nodes), error
 
 
 def _status(error: BaseException, result: LaunchResult | None) -> Status:
@@ -194,13 +228,15 @@ def _task(attempt: Attempt) -> WorkerTask:
     return WorkerTask(
         entry=ENTRY,
         payload={
-            "job": attempt.plan.job.to_dict(),
+            "job": attempt.plan.job.in_precision(candidate.precision).to_dict(),
             "local_batch": candidate.local_batch,
             "accumulation": candidate.accumulation,
             "mitigation": list(candidate.mitigation),
             "checkpoint": str(attempt.folder / "checkpoint.pt"),
             "resume": attempt.resume,
             "train_samples": int(attempt.plan.facts["train_samples"]),
+            "sample_shape": attempt.plan.facts.get("sample_shape"),
+            "power_limit_w": candidate.power_limit_w,
         },
         folder=attempt.task_folder,
         nodes=candidate.nodes,
@@ -210,12 +246,18 @@ def _task(attempt: Attempt) -> WorkerTask:
 
 
 def _outcome(
-    hearing: _Hearing, status: Status, error: BaseException | None, final: Mapping[str, Any], seconds: float
+    hearing: _Hearing,
+    status: Status,
+    error: BaseException | None,
+    final: Mapping[str, Any],
+    by_nodes: Mapping[int, float],
 ) -> Outcome:
     attempt, plan = hearing.attempt, hearing.attempt.plan
     candidate = attempt.row.candidate
     curve = tuple(CurvePoint(**point) for point in hearing.curve)
-    forecast = {name: attempt.row[name] for name in QUANTITIES}
+    # Of a run that went on at another row no row forecast the whole.
+    known = _OF_A_STEP if _changed_layout(attempt) else QUANTITIES
+    forecast = {name: attempt.row[name] if name in known else UNKNOWN for name in QUANTITIES}
     reached = bool(final.get("target_reached")) if status == "FINISHED" else False
     return Outcome(
         schema_version=Outcome.SCHEMA_VERSION,
@@ -223,7 +265,7 @@ def _outcome(
         job_hash=plan.job.digest,
         job_name=plan.job.title,
         workload=str(plan.facts.get("workload", plan.job.title)),
-        hardware=str(plan.hardware["fingerprint"]),
+        hardware=hearing.hardware or str(plan.hardware["fingerprint"]),
         predictor=plan.predictor,
         attempt=attempt.number,
         status=status,
@@ -233,32 +275,41 @@ def _outcome(
         local_batch=candidate.local_batch,
         accumulation=candidate.accumulation,
         mitigation=candidate.mitigation,
+        precision=candidate.precision,
         learning_rate=final.get("learning_rate", hearing.peak_learning_rate),
         learning_rate_reductions=final.get("reductions", hearing.reductions),
         target_reached=None if plan.job.target is None else reached,
         predicted={name: interval.value for name, interval in forecast.items()},
         predicted_low={name: interval.low for name, interval in forecast.items()},
         predicted_high={name: interval.high for name, interval in forecast.items()},
-        actual=_actual(hearing, final, seconds),
+        actual=with_energy(_actual(hearing, final, by_nodes), attempt, final),
         curve=curve,
         run_folder=str(attempt.folder),
         finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        planned_hardware=str(plan.hardware["fingerprint"]) if hearing.elsewhere else None,
+        energy_source=energy_source(final),
     )
 
 
-def _actual(hearing: _Hearing, final: Mapping[str, Any], seconds: float) -> dict[str, float | None]:
-    plan, nodes = hearing.attempt.plan, hearing.attempt.row.candidate.nodes
+def _changed_layout(attempt: Attempt) -> bool:
+    folders = (attempt_folder(attempt.folder, number) for number in range(1, attempt.number + 1))
+    return len({layout for folder in folders if (layout := attempt_layout(folder)) is not None}) > 1
+
+
+def _actual(hearing: _Hearing, final: Mapping[str, Any], by_nodes: Mapping[int, float]) -> dict[str, float | None]:
+    plan = hearing.attempt.plan
+    nodes, seconds = np.array(list(by_nodes)), np.array(list(by_nodes.values()))
     samples = final.get("samples", hearing.samples)
     metric = hearing.curve[-1]["metric"] if hearing.curve else None
     price = hourly_price(plan.job.cluster)
     return {
         "step_time_s": final.get("step_time_s"),
-        "time_to_train_s": seconds,
-        "node_hours": float(node_hours(np.array(nodes), np.array(seconds))),
+        "time_to_train_s": float(seconds.sum()),
+        "node_hours": float(node_hours(nodes, seconds).sum()),
         "cost_usd": None
         if price is None
-        else float(cost_usd(np.array(nodes), np.array(seconds), price, plan.job.cluster.billing_seconds)),
-        "energy_j": None,  # no meter is read; a forecast from stated watts has nothing to be held against
+        else float(cost_usd(nodes, seconds, price, plan.job.cluster.billing_seconds).sum()),
+        "energy_j": None,  # of `with_energy`
         "memory_bytes": final.get("memory_bytes"),
         "epochs": samples / int(plan.facts["train_samples"]),
         "steps": final.get("steps", hearing.steps),

@@ -6,7 +6,7 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,26 @@ from tula_core.engine.batches import BatchStream, Layout, Step, size_of
 from tula_core.engine.checkpoint import load_checkpoint, save_checkpoint
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
-from tula_core.engine.loop import run_step
+from tula_core.engine.hardware import inspect_hardware
+from tula_core.engine.loop import StepSeeds, run_step, settle_buckets
+from tula_core.engine.moments import StepMoments
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
+from tula_core.engine.power.windows import RunMeter, plain
 from tula_core.errors import DivergedError, InputError, RunError, StoppedError
 from tula_core.job import Job, Target
-from tula_core.mitigations.learning_rate import LearningRate
+from tula_core.mitigations import complete, make
+from tula_core.mitigations.method import Setting
+from tula_core.mitigations.rates.plan import LearningRate
 from tula_core.records import CurvePoint
 from tula_core.seeding import derive_seed, fold
+from tula_core.training.decisions import FILE_NAME, DecisionLog
 from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict
+from tula_core.training.metering import check_power_limit
+from tula_core.training.stages import LayoutPlan, layout_for
+from tula_core.training.step_times import StepTimes
 from tula_core.workloads import Workload
 from tula_core.workloads.load import load_workload
+from tula_core.workloads.trial import fixed_randomness, read_batch
 
 _LOCK_WAIT_S = 30.0
 
@@ -45,16 +55,9 @@ class Progress:
     train_loss: float = 0.0
     elapsed_s: float = 0.0
     target_reached: bool = False
+    batch: int | None = None  # global batch that a method has chosen
+    measured_steps: int = 0
     curve: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class StepTimes:
-    """Seconds of this attempt's steps, evaluations and checkpoints left out."""
-
-    first_s: float = 0.0
-    seconds: float = 0.0
-    steps: int = 0
 
 
 class Run:
@@ -65,36 +68,70 @@ class Run:
         self.job = Job.from_mapping(payload["job"])
         self.workload: Workload = load_workload(self.job)
         self.samples = size_of(self.workload.train_set())
-        if self.samples != payload["train_samples"]:
-            raise InputError(
-                f"plan: it was made for {payload['train_samples']} training samples, now there are {self.samples}. "
-                "Its epochs, steps and cost do not hold: plan again."
-            )
-        self.layout = Layout(
+        _require_same_data(self.workload, self.samples, payload)
+        self.most = Layout(
             processes=context.processes, local_batch=payload["local_batch"], accumulation=payload["accumulation"]
         )
         recipe = self.job.recipe
-        self.trainee: Trainee = assemble(self.workload, recipe, context, seed=self.job.seed)
-        self.stream = BatchStream(
-            self.workload.train_set(),
-            samples=self.samples,
-            layout=self.layout,
-            rank=context.rank,
-            seed=self.job.seed,
-            workers=recipe.loader_workers,
-            collate=self.workload.collate,
-            pin_memory=context.device.type == "cuda",
-        )
         self.total_samples = recipe.epochs * self.samples
-        self.rate = LearningRate.plan(recipe, self.layout.global_batch, payload["mitigation"], self.total_samples)
+        names = payload["mitigation"]
+        options = complete(names, self.job.mitigation_options)
+        self.methods = make(names, self._setting(), options)
+        self.trainee: Trainee = assemble(self.workload, recipe, context, seed=self.job.seed, methods=self.methods)
+        self.moments = StepMoments(self.trainee) if self.methods.need_moments else None
+        self.plan = self._layout_plan(names, payload.get("stages"))
+        self.layout = self.plan.at(0)
+        self.stream = self._stream(self.layout)
+        self.rate = LearningRate.plan(recipe, self.most.global_batch, names, self.total_samples, options)
         self.step_seed = derive_seed(self.job.seed, "step")
+        self.common_seed = derive_seed(self.job.seed, "common step")
         self.checkpoint = Path(payload["checkpoint"])
+        decisions = self.checkpoint.with_name(FILE_NAME) if context.rank == 0 else None
+        self.decisions = DecisionLog(decisions)
         self.progress = Progress()
         self.times = StepTimes()
         self.eval_batch = evaluation_batch(payload["local_batch"], first_input_values(self.workload))
         self.guard = Guard(context, None)
+        self.limit_warning = check_power_limit(context, payload.get("power_limit_w"))
+        self.meter = RunMeter(context)
+        self._metered_from = self.meter.mark()
         self._step_rate = self.rate.peak
         self._attempt_began = self._step_began = time.perf_counter()
+
+    def _setting(self) -> Setting:
+        return Setting(
+            recipe=self.job.recipe,
+            processes=self.context.processes,
+            rank=self.context.rank,
+            local_batch=self.most.local_batch,
+            accumulation=self.most.accumulation,
+            train_samples=self.samples,
+            total_samples=self.total_samples,
+            seed=self.job.seed,
+        )
+
+    def _layout_plan(self, names: Sequence[str], stages: Sequence[Mapping[str, Any]] | None) -> LayoutPlan:
+        """Return the layouts of the run: the plan's stages, or one, the reference batch where a method grows it."""
+        if stages:
+            return LayoutPlan.of(stages, self.context.processes)
+        if "adaptive-batch" in names:
+            return LayoutPlan.single(self._layout_for(self.job.recipe.batch_size))
+        return LayoutPlan.single(self.most)
+
+    def _layout_for(self, batch: int) -> Layout:
+        return layout_for(min(batch, self.most.global_batch), self.context.processes, self.most.local_batch)
+
+    def _stream(self, layout: Layout) -> BatchStream:
+        return BatchStream(
+            self.workload.train_set(),
+            samples=self.samples,
+            layout=layout,
+            rank=self.context.rank,
+            seed=self.job.seed,
+            workers=self.job.recipe.loader_workers,
+            collate=self.workload.collate,
+            pin_memory=self.context.device.type == "cuda",
+        )
 
     def begin(self, resume: bool) -> None:
         """Take up the checkpoint, or write the one that a divergence in the first steps goes back to."""
@@ -103,6 +140,7 @@ class Run:
             self.context.emit("resumed", **asdict(self.progress))
         else:
             self._save()
+        settle_buckets(self.trainee, self.workload.train_set())
         self._attempt_began = time.perf_counter() - self.progress.elapsed_s
         reset_peak(self.context.device)
         self.context.emit(
@@ -112,6 +150,8 @@ class Run:
             warmup_samples=self.rate.warmup_samples,
             steps_per_epoch=self.stream.steps_per_epoch,
             device=self.context.device.type,
+            hardware=inspect_hardware(self.job.cluster).fingerprint,
+            limit_warning=self.limit_warning,
         )
 
     def go(self) -> dict[str, Any]:
@@ -119,16 +159,40 @@ class Run:
         self._step_began = time.perf_counter()
         while not self._finished:
             self.guard = Guard(self.context, self.progress.initial_loss)
+            self._enter_stage()
+            end = self.plan.end(self.progress.samples)
             for step in self.stream.from_samples(self.progress.samples):
-                if not self._take(step) or self._finished:
+                if not self._take(step) or self._finished or self.progress.samples >= end or self._grows(step):
                     break
         self._save()
         return {
             **asdict(self.progress),
             "learning_rate": self.rate.peak,
-            "step_time_s": self.times.seconds / self.times.steps if self.times.steps else self.times.first_s or None,
+            "step_time_s": self.times.mean_s,
+            "energy": self._energy(),
             "memory_bytes": int(self.context.all_reduce_max([float(peak_bytes(self.context.device))])[0]),
         }
+
+    def _enter_stage(self) -> None:
+        """Take up the layout that is in force now."""
+        if self.progress.batch is not None:
+            self.plan = LayoutPlan.single(self._layout_for(self.progress.batch))
+        layout = self.plan.at(self.progress.samples)
+        if layout == self.layout:
+            return
+        self.layout, self.stream = layout, self._stream(layout)
+        self.context.emit("stage", samples=self.progress.samples, **asdict(layout))
+
+    def _grows(self, step: Step) -> bool:
+        """Ask the methods for the batch to go on with, where an epoch has ended."""
+        if not step.ends_epoch:
+            return False
+        current = self.layout.global_batch
+        batch = self.methods.next_batch(current)
+        if batch == current:
+            return False
+        self.progress.batch = batch
+        return True
 
     @property
     def _finished(self) -> bool:
@@ -141,26 +205,30 @@ class Run:
         torch.default_generator.manual_seed(seed)
         if self.context.device.type == "cuda":
             torch.cuda.manual_seed(seed)
-        self._step_rate = self.rate.at(step.samples_before - self.progress.skipped_samples)
-        loss, updated = run_step(self.trainee, step, self._step_rate)
+        position = step.samples_before - self.progress.skipped_samples
+        self._step_rate = self.methods.rate(self.rate.at(self.methods.clock(position)), position)
+        seeds = StepSeeds(own=seed, common=fold(self.common_seed, step.samples_before))
+        moments = self.moments.next(step) if self.moments is not None else None
+        loss, updated = run_step(self.trainee, step, self._step_rate, seeds=seeds, moments=moments)
         self.guard.add(loss, sum(step.sizes))
         self.progress.samples = step.samples_after
         self.progress.steps += updated
         self.progress.skipped_samples += 0 if updated else step.global_samples
+        if updated and self.methods.named:
+            self.methods.after_step(self.trainee.network, step.global_samples, step.samples_after)
+            self.decisions.add(step.samples_after, self.methods.decided())
         verdict = self.guard.check() if self.guard.due or step.ends_epoch else None
         self._time(began)
         went_on = verdict is None or self._obey(verdict, step)
+        if verdict is not None:
+            self.guard.go_on()
         self._step_began = time.perf_counter()
         return went_on
 
     def _time(self, began: float) -> None:
-        now = time.perf_counter()
-        if self.times.first_s:
-            self.times.seconds += now - began
-            self.times.steps += 1
-        else:
+        if self.times.early_yet:
             self.context.synchronise()
-            self.times.first_s = time.perf_counter() - began
+        self.times.add(time.perf_counter() - began)
 
     def _obey(self, verdict: Verdict, step: Step) -> bool:
         if not verdict.diverged and (step.ends_epoch or verdict.stop or verdict.checkpoint_due) and self._ruined():
@@ -172,16 +240,18 @@ class Run:
         self.progress.initial_loss = self.guard.initial_loss
         self.progress.train_loss = verdict.loss
         self.progress.elapsed_s = time.perf_counter() - self._attempt_began
+        self.methods.heard(verdict.loss, self.progress.samples)
+        self.decisions.flush()
         self._report(verdict)
         if step.ends_epoch:
             self._evaluate()
-        if verdict.stop:
+        if verdict.stop and self.methods.at_rest:
             self._save()
             signal_number = self.context.stop_signal or int(signal.SIGTERM)
             raise StoppedError(
                 f"stopped by signal {signal_number} after {self.progress.samples} samples", signal_number
             )
-        if verdict.checkpoint_due and not self._finished:
+        if verdict.checkpoint_due and self.methods.at_rest and not self._finished:
             self._save()
         return True
 
@@ -199,10 +269,18 @@ class Run:
             learning_rate=self._step_rate,
             images_per_s=verdict.samples_per_s,
             elapsed_s=self.progress.elapsed_s,
+            energy=self._energy(),
         )
 
+    def _energy(self) -> dict[str, float | str | None] | None:
+        return plain(self.meter.since(self._metered_from)) if self.meter.available else None
+
     def _evaluate(self) -> None:
-        result = evaluate(self.trainee, self.eval_batch)
+        with self.methods.evaluating(self.trainee.network, self._statistics_batches):
+            result = evaluate(self.trainee, self.eval_batch)
+        if result.batch < self.eval_batch:
+            self.context.emit("evaluation_reduced", asked=self.eval_batch, batch=result.batch)
+            self.eval_batch = result.batch
         point = CurvePoint(
             samples=self.progress.samples,
             epochs=self.progress.samples / self.samples,
@@ -218,6 +296,14 @@ class Run:
             higher = self.workload.metric.higher_is_better
             self.progress.target_reached = result.metric >= target.value if higher else result.metric <= target.value
         self.context.emit("evaluation", seconds=result.seconds, **asdict(point))
+
+    def _statistics_batches(self) -> Iterator[tuple[Any, Any]]:
+        """Yield training batches on the device, always the same ones, for statistics of averaged weights."""
+        stream = self._stream(self.most)
+        for step in stream.from_samples(0):
+            yield from (self.trainee.to_device(batch) for batch in step.micro_batches)
+            if step.ends_epoch:
+                return
 
     def _reduce(self, verdict: Verdict) -> None:
         """Go back to the last checkpoint with a lower rate, and say so."""
@@ -244,19 +330,42 @@ class Run:
 
     def _go_back(self) -> None:
         self.progress = Progress(**load_checkpoint(self.trainee, self.checkpoint))
+        self.decisions.cut(self.progress.samples)
+        if self.moments is not None:
+            self.moments.restore(self.progress.measured_steps)
         self.rate = self.rate.reduced(REDUCTION**self.progress.reductions / self.rate.reduction)
 
     def _save(self) -> None:
         began = time.perf_counter()
+        self.progress.measured_steps = self.moments.state() if self.moments is not None else 0
         save_checkpoint(self.trainee, self.checkpoint, asdict(self.progress))
         self.guard.saved(time.perf_counter() - began)
+
+
+def _require_same_data(workload: Workload, samples: int, payload: dict[str, Any]) -> None:
+    """Refuse data of another size or shape than planned for: the forecast would be held against something else."""
+    if samples != payload["train_samples"]:
+        raise InputError(
+            f"plan: it was made for {payload['train_samples']} training samples, now there are {samples}. "
+            "Its epochs, steps and cost do not hold: plan again."
+        )
+    planned = payload.get("sample_shape")
+    if planned is None:
+        return
+    with fixed_randomness():
+        inputs, _ = read_batch(workload, workload.train_set(), [0], "train_data")
+    if list(inputs.shape[1:]) != list(planned):
+        raise InputError(
+            f"plan: it was made for samples of shape {tuple(planned)}, now they are {tuple(inputs.shape[1:])}. "
+            "Its times, memory and cost do not hold: plan again."
+        )
 
 
 def run_in_worker(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:
     """Entry of the train task.
 
     ``payload``: ``job`` (resolved), ``local_batch``, ``accumulation``, ``mitigation``, ``checkpoint``
-    (path), ``resume``, ``train_samples`` (of the plan).
+    (path), ``resume``, ``train_samples`` and ``sample_shape`` (of the plan; the shape may be None).
     """
     with _sole_writer(context, Path(payload["checkpoint"])):
         run = Run(context, payload)

@@ -14,6 +14,7 @@ from tula_core.workloads.networks import NETWORKS
 from tula_core.workloads.sizing import StreamDataset
 from tula_core.workloads.types import Entry, Metric, Workload
 from tula_core.workloads.validate import validate
+from tula_core.workloads.weighted import WeightedLoss
 
 __all__ = [
     "DATASETS",
@@ -25,6 +26,7 @@ __all__ = [
     "InMemoryImages",
     "Metric",
     "StreamDataset",
+    "WeightedLoss",
     "Workload",
     "describe",
     "load_workload",

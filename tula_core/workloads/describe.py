@@ -16,8 +16,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from tula_core.job import Job
 from tula_core.records import WorkloadFacts
+from tula_core.workloads.sizing import length_note
 from tula_core.workloads.trial import all_targets, few_indices, fixed_randomness, read_batch
 from tula_core.workloads.types import Workload
+from tula_core.workloads.weighted import as_weighted, is_mean_of_samples
 
 _OTHERS_CODE = ("site-packages", "dist-packages")
 
@@ -26,8 +28,8 @@ def describe(workload: Workload, job: Job) -> WorkloadFacts:
     """Return the facts of a workload, from a network of its own and four samples of each data set.
 
     The fingerprint is a SHA-256 over the source of the user's modules, the network's structure and the shapes of its
-    weights, the lengths of the data sets, their transforms, and the shape, type and content of a few samples. Content
-    that differs between two readings with one seed is left out.
+    weights, the lengths of the data sets, their transforms, all labels where they are at hand, and the shape, type and
+    content of a few samples. Content that differs between two readings with one seed is left out.
 
     Raises
     ------
@@ -54,8 +56,71 @@ def describe(workload: Workload, job: Job) -> WorkloadFacts:
         chance=_chance(workload),
         has_batch_norm=any(isinstance(module, _BatchNorm) for module in network.modules()),
         code_fingerprint=_fingerprint(workload, job, network),
-        notes=workload.notes,
+        notes=(
+            *workload.notes,
+            *_length_notes(train, evaluation),
+            *_missing_classes(workload),
+            *_loss_notes(workload, network),
+        ),
+        smallest_batch=_smallest_batch(workload, network),
     )
+
+
+def _length_notes(train: Any, evaluation: Any) -> tuple[str, ...]:
+    with fixed_randomness():
+        notes = (length_note(train, "train_data"), length_note(evaluation, "eval_data"))
+    return tuple(note for note in notes if note is not None)
+
+
+def _missing_classes(workload: Workload) -> tuple[str, ...]:
+    """Return a sentence where classes are evaluated that are never trained on, as in a stream cut in its order."""
+    labels = [_known_labels(workload, role) for role in ("train_data", "eval_data")]
+    if any(known is None or known.ndim != 1 or known.is_floating_point() for known in labels):
+        return ()
+    train, evaluation = (set(known.tolist()) for known in labels if known is not None)
+    missing = sorted(evaluation - train)
+    if not missing:
+        return ()
+    shown = ", ".join(str(label) for label in missing[:5]) + (" and others" if len(missing) > 5 else "")
+    return (f"train_data holds none of the classes {shown} of eval_data, so no training can learn them.",)
+
+
+def _known_labels(workload: Workload, role: str) -> Tensor | None:
+    """Return all labels of a data set where they are at hand, None where they are not."""
+    dataset: Any = workload.train_set() if role == "train_data" else workload.eval_set()
+    indices = few_indices(len(dataset))
+    with fixed_randomness():
+        _, targets = read_batch(workload, dataset, indices, role)
+    return all_targets(dataset, list(zip(indices, targets, strict=True)))
+
+
+def _smallest_batch(workload: Workload, network: nn.Module) -> int:
+    """Return 1, or 2 where one sample alone has no finite loss: its variance is unknown or its batch too small."""
+    train: Any = workload.train_set()
+    with fixed_randomness():
+        inputs, targets = read_batch(workload, train, few_indices(len(train))[:1], "train_data")
+        try:
+            return 1 if bool(workload.loss(network(inputs), targets).detach().isfinite()) else 2
+        except Exception:  # a batch of several was tried before and passed
+            return 2
+
+
+def _loss_notes(workload: Workload, network: nn.Module) -> Iterator[str]:
+    """Say where the split of a batch changes the loss; sums and weights of a `WeightedLoss` add up over any split."""
+    if as_weighted(workload.loss) is not None:
+        return
+    dataset: Any = workload.train_set()
+    with fixed_randomness(), torch.no_grad():
+        inputs, targets = read_batch(workload, dataset, few_indices(len(dataset)), "train_data")
+        try:
+            output = network(inputs)
+        except Exception:  # trying the workload says what is wrong with it
+            return
+    if not is_mean_of_samples(workload.loss, output, targets):
+        yield (
+            "the loss of a batch is not the mean over its samples: the number of processes and micro-batches changes "
+            "what is trained. Where it is a mean over labels or weights, give a WeightedLoss"
+        )
 
 
 def _chance(workload: Workload) -> float | None:
@@ -64,15 +129,11 @@ def _chance(workload: Workload) -> float | None:
     Where only the number of classes is known they are taken as equally common.
     """
     best = {"accuracy": 1, "top5_accuracy": 5}.get(workload.metric.name)
-    dataset: Any = workload.eval_set()
     if best is None:
         return None
-    with fixed_randomness():
-        indices = few_indices(len(dataset))
-        _, targets = read_batch(workload, dataset, indices, "eval_data")
-    known = all_targets(dataset, list(zip(indices, targets, strict=True)))
+    known = _known_labels(workload, "eval_data")
     if known is None or known.ndim != 1 or known.is_floating_point() or not len(known):
-        classes = getattr(dataset, "classes", None)
+        classes = getattr(workload.eval_set(), "classes", None)
         return min(1.0, best / len(classes)) if classes else None
     counts = torch.unique(known, return_counts=True)[1].sort(descending=True).values
     return float(counts[:best].sum()) / len(known)
@@ -100,6 +161,8 @@ def _fingerprint(workload: Workload, job: Job, network: nn.Module) -> str:
             add(attribute, getattr(dataset, attribute, None))
         for line in _content(workload, dataset, role):
             add("sample", line)
+        known = _known_labels(workload, role)
+        add("labels", None if known is None else hashlib.sha256(known.contiguous().numpy().tobytes()).hexdigest())
     return digest.hexdigest()
 
 

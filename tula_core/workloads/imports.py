@@ -37,6 +37,11 @@ def import_object(field: str, path: str, search_path: Sequence[str] = ()) -> Any
         The import fails or the name is not there.
     """
     module_name, _, attribute = path.partition(":")
+    if module_name == "__main__":
+        raise InputError(
+            f"{field}: {path!r} is in the program that was started, which worker processes cannot import. Move "
+            f"{attribute} to a module of its own and write module:{attribute}."
+        )
     for folder in (*search_path, os.getcwd()):
         if str(folder) not in sys.path:
             sys.path.append(str(folder))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,10 +11,16 @@ from torch import Tensor
 from tula_core.registry import Registry
 from tula_core.workloads.types import Loss, Metric
 
+_NO_LABEL = -(2**31)
+"""In place of torch's -100, which would be left out in silence: as a label it is an error here."""
+
+UNLABELLED = 255
+"""The label of a pixel that has none, in the usual masks of segmentation."""
+
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Return the mean cross-entropy of logits (n, classes, ...) and class numbers (n, ...)."""
-    return F.cross_entropy(output, target)
+    """Return the mean cross-entropy of logits (n, classes, ...) and class numbers (n, ...); every label counts."""
+    return F.cross_entropy(output, target, ignore_index=_NO_LABEL)
 
 
 def mse(output: Tensor, target: Tensor) -> Tensor:
@@ -33,6 +41,13 @@ def accuracy(output: Tensor, target: Tensor) -> tuple[float, int]:
         _check_classes(output, target, "accuracy")
         predicted = output.argmax(dim=1)
     return float((predicted == target).sum().item()), target.numel()
+
+
+def pixel_accuracy(output: Tensor, target: Tensor) -> tuple[float, int]:
+    """Return the number of right answers and of pixels that have a label; 255 marks those without."""
+    _check_classes(output, target, "pixel_accuracy")
+    labelled = target != UNLABELLED
+    return float(((output.argmax(dim=1) == target) & labelled).sum().item()), int(labelled.sum())
 
 
 def top5_accuracy(output: Tensor, target: Tensor) -> tuple[float, int]:
@@ -71,12 +86,17 @@ def _check_classes(output: Tensor, target: Tensor, name: str) -> None:
 
 
 LOSSES: Registry[Loss] = Registry(
-    "loss", ("cross_entropy", cross_entropy), ("mse", mse), ("bce_with_logits", bce_with_logits)
+    "loss",
+    ("cross_entropy", cross_entropy),
+    ("pixel_cross_entropy", functools.partial(F.cross_entropy, ignore_index=UNLABELLED)),
+    ("mse", mse),
+    ("bce_with_logits", bce_with_logits),
 )
 
 METRICS: Registry[Metric] = Registry(
     "metric",
     ("accuracy", Metric(name="accuracy", higher_is_better=True, ceiling=1.0, compute=accuracy)),
+    ("pixel_accuracy", Metric(name="pixel_accuracy", higher_is_better=True, ceiling=1.0, compute=pixel_accuracy)),
     ("top5_accuracy", Metric(name="top5_accuracy", higher_is_better=True, ceiling=1.0, compute=top5_accuracy)),
     ("mse", Metric(name="mse", higher_is_better=False, ceiling=0.0, compute=squared_error)),
     ("mae", Metric(name="mae", higher_is_better=False, ceiling=0.0, compute=absolute_error)),

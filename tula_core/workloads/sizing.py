@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from tula_core.errors import InputError
 from tula_core.seeding import derive_seed
+
+_FAR_BEYOND = 10**9
 
 
 class StreamDataset(Dataset[Any]):
@@ -40,6 +42,14 @@ class StreamDataset(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self.items[index]
+
+    @property
+    def targets(self) -> torch.Tensor:
+        """The targets of all items; no such attribute where they are not pairs with numbers."""
+        try:
+            return torch.as_tensor([item[1] for item in self.items])
+        except (TypeError, ValueError, IndexError, KeyError, RuntimeError):
+            raise AttributeError("targets") from None
 
 
 class Part(Dataset[Any]):
@@ -99,6 +109,25 @@ def length_of(dataset: Any) -> int | None:
         return None
 
 
+def length_note(dataset: Any, role: str) -> str | None:
+    """Return a sentence for a data set that has an item beyond its length, None for any other.
+
+    One that makes an item for any number, however large, has no more items than it says.
+    """
+    length = len(dataset)
+    if not _has_item(dataset, length) or _has_item(dataset, length + _FAR_BEYOND):
+        return None
+    return f"{role} says that it has {length} items, but there is an item {length} too; only {length} are used."
+
+
+def _has_item(dataset: Any, index: int) -> bool:
+    try:
+        dataset[index]
+    except Exception:  # whatever it raises, there is no such item
+        return False
+    return True
+
+
 def as_sized(dataset: Any, samples: int | None, *, role: str, seed: int = 0) -> Dataset[Any]:
     """Return a data set with a length and indices.
 
@@ -115,8 +144,14 @@ def as_sized(dataset: Any, samples: int | None, *, role: str, seed: int = 0) -> 
     Raises
     ------
     InputError
-        No length and no ``samples``, ``samples`` larger than the data set, or a stream longer than it states.
+        No length and no ``samples``, ``samples`` larger than the data set, a stream longer than it states, or a
+        loader, whose batches have a size of their own.
     """
+    if isinstance(dataset, DataLoader):
+        raise InputError(
+            f"{role}: it is a DataLoader, which hands out batches of {dataset.batch_size} whatever is asked for. "
+            "Give the data set in it (its .dataset), and its collate_fn as the workload's collate."
+        )
     length = length_of(dataset)
     training = role == "train_data"
     if length is None and samples is None:

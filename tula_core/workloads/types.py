@@ -61,7 +61,8 @@ class Workload:
         A data set of ``(input, target)`` items, or a function that opens one. A data set may have
         ``get_batch(indices)``, which returns the tensors of a whole batch and replaces item access and collation.
     loss
-        ``(output, target) -> scalar``, the mean over the batch.
+        ``(output, target) -> scalar``, the mean over the batch. One that is a mean over something else than samples,
+        as with labels that are left out or weighted, is a `tula_core.workloads.WeightedLoss`; torch's own are known.
     recipe, target
         The reference recipe and the metric's value to reach; a job's own fields go before them.
     samples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -59,11 +60,16 @@ def _network(workload: Workload) -> nn.Module:
             f"network: the function gave the same {type(network).__name__} twice. It must make a new one at each call, "
             "so that every measurement starts from untrained weights."
         )
+    if not network.training:
+        raise InputError(
+            f"network: {type(network).__name__} comes in evaluation mode, in which dropout and batch norm do not "
+            "train. Call train() on it in the function that makes it; parts of it may stay in evaluation mode."
+        )
     if not any(parameter.requires_grad and parameter.numel() for parameter in network.parameters()):
         raise InputError(
             f"network: {type(network).__name__} has no trainable parameter. Set requires_grad on those to train."
         )
-    return network.train()
+    return network
 
 
 def _check_length(dataset: Any, role: str) -> None:
@@ -72,7 +78,7 @@ def _check_length(dataset: Any, role: str) -> None:
         raise InputError(f"{role}: it holds {length} items. Give a data set with items.")
     if length > 1:
         return
-    # A length of one is a common slip. Larger lengths are believed: many data sets make items for any index.
+    # A length of one is a common slip. Larger ones are believed, with a note: a data set may be cut on purpose.
     try:
         dataset[1]
     except Exception:
@@ -135,6 +141,8 @@ def _ignored_label(loss: Any) -> float | None:
     """Return the label a cross-entropy leaves out, NaN (equal to none) where there is none; None for other losses."""
     if isinstance(loss, nn.CrossEntropyLoss):
         return float(loss.ignore_index)
+    if isinstance(loss, functools.partial) and loss.func is F.cross_entropy:
+        return float(loss.keywords.get("ignore_index", -100))
     # The named loss leaves out none: -100 would silently train on fewer samples than are counted.
     return math.nan if loss in (cross_entropy, F.cross_entropy) else None
 

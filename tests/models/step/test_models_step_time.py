@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.factories import TRUTH, make_profile, make_step, relative_error, true_step_time_s
+from tula_core.errors import InputError
 from tula_core.models.inference.fitting import Z90
 from tula_core.models.step.communication import bucket_count, fit_links, ring_all_reduce_s
 from tula_core.models.step.fit import fit_step_time
-from tula_core.models.step.time import Shapes, contention_factor, micro_batch_s, soft_maximum
+from tula_core.models.step.time import Shapes
 from tula_core.records import Candidate, CommunicationTiming
 
 
@@ -30,27 +31,6 @@ def predict(model, *configuration):
     return float(time_s[0]), float(log_sd[0])
 
 
-positive = st.floats(1e-6, 1e3)
-
-
-@given(positive, positive, st.floats(1, 10))
-def test_soft_maximum_lies_between_maximum_and_sum(first, second, sharpness):
-    found = float(soft_maximum(np.array(first), np.array(second), sharpness))
-    assert max(first, second) * (1 - 1e-12) <= found <= (first + second) * (1 + 1e-12)
-
-
-def test_soft_maximum_limits():
-    assert soft_maximum(np.array(3.0), np.array(4.0), 1.0) == pytest.approx(7.0)
-    assert soft_maximum(np.array(3.0), np.array(4.0), 2.0) == pytest.approx(5.0)
-    assert soft_maximum(np.array(0.0), np.array(0.0), 2.0) < 1e-290
-
-
-@given(st.floats(1, 1e4), st.floats(1, 4))
-def test_micro_batch_grows_from_its_floor(local_batch, sharpness):
-    small, large = micro_batch_s(np.array([local_batch, 2 * local_batch]), 0.01, 1e-4, 1.0, sharpness)
-    assert 0.01 <= small < large <= 2 * small
-
-
 def test_ring_all_reduce_laws():
     args = {"message_bytes": np.array(1e6), "latency_s": np.array(0.0)}
     assert ring_all_reduce_s(np.array(1.0), np.array(1e6), np.array(1.0), np.array(1e9)) == 0.0
@@ -64,10 +44,6 @@ def test_ring_all_reduce_laws():
 @pytest.mark.parametrize(("size", "buckets"), [(0, 0), (1, 1), (2**20, 1), (2**20 + 1, 2), (27 * 2**20, 3)])
 def test_bucket_count(size, buckets):
     assert bucket_count(size) == buckets
-
-
-def test_one_process_contends_with_nobody():
-    assert contention_factor(np.array(1.0), np.array(1.0), 0.7, 0.7) == 1.0
 
 
 def test_links_recover_latency_and_bandwidth():
@@ -191,3 +167,14 @@ def test_a_run_on_a_machine_that_is_now_busy_now_idle_lies_in_its_interval():
         run_s = true_step_time_s(1, 1, 32) * np.exp(0.3 * generator.standard_normal())
         inside += abs(np.log(run_s / value)) <= Z90 * log_sd
     assert inside / runs >= 0.8
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 0.0])
+def test_impossible_times_are_refused(value):
+    with pytest.raises(InputError, match=r"steps\[1\]\.step_time_s"):
+        model_of([make_step(), dataclasses.replace(make_step(local_batch=64), step_time_s=value)])
+
+
+def test_no_measurement_is_refused():
+    with pytest.raises(InputError, match="no timed configuration"):
+        model_of([])

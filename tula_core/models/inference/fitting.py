@@ -105,8 +105,19 @@ def fit_map(residuals: Residuals, prior: Prior) -> Posterior:
         if spread <= 1.05:
             break
         scatter *= spread
-    covariance = np.linalg.inv(jacobian.T @ jacobian)
+    covariance = _inverse_square(jacobian * prior.sd) * np.outer(prior.sd, prior.sd)
     return Posterior(names=prior.names, mode=mode, covariance=(covariance + covariance.T) / 2, scatter=scatter)
+
+
+def _inverse_square(jacobian: Array) -> Array:
+    """Return (J'J)^-1 of a Jacobian with one row of the identity for each parameter, however contradictory the data.
+
+    In units of the priors no singular value is below 1, whatever rounding makes of readings that differ by a factor of
+    10^10.
+    """
+    _, values, directions = np.linalg.svd(jacobian, full_matrices=False)
+    scaled = directions.T / np.maximum(values, 1.0)
+    return np.asarray(scaled @ scaled.T)
 
 
 def _solve(residuals: Residuals, prior: Prior, start: Array, scatter: float) -> tuple[Array, Array, Array]:

@@ -1,0 +1,100 @@
+"""How the samples of an epoch are shared out: into steps, among processes, into micro-batches. Pure, without torch.
+
+Training and planning ask these same functions, so that a plan knows of every odd step a run will take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tula_core.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """How a global batch is spread: processes x local batch x accumulation samples."""
+
+    processes: int
+    local_batch: int
+    accumulation: int = 1
+
+    @property
+    def global_batch(self) -> int:
+        """Samples in one full step."""
+        return self.processes * self.local_batch * self.accumulation
+
+
+def step_sizes(samples: int, layout: Layout) -> list[int]:
+    """Return the samples of each step of one epoch; they sum to ``samples``, none exceeds the global batch.
+
+    The tail is a step of its own. Where it is too small to give each process two samples (batch norm needs them),
+    the last two steps share theirs evenly instead, so no sample is dropped and no step is larger than planned.
+
+    Raises
+    ------
+    InputError
+        There are fewer samples than one global batch.
+    """
+    if samples < layout.global_batch:
+        raise InputError(
+            f"global batch: {layout.global_batch} samples is more than the training set's {samples}. "
+            f"Choose nodes x processes x local batch x accumulation of at most {samples}."
+        )
+    return window_sizes(samples, layout)
+
+
+def window_sizes(samples: int, layout: Layout) -> list[int]:
+    """Return the same for the rest of an epoch, which may be less than one global batch."""
+    full, last = _full_and_last(samples, layout)
+    return [layout.global_batch] * full + last
+
+
+def _full_and_last(samples: int, layout: Layout) -> tuple[int, list[int]]:
+    """Return how many steps are full, and the sizes of the one or two smaller ones after them."""
+    full, tail = divmod(samples, layout.global_batch)
+    if tail and full and tail < 2 * layout.processes and (layout.global_batch + tail) // 2 > tail:
+        both = layout.global_batch + tail
+        return full - 1, [both - both // 2, both // 2]
+    return full, [tail] if tail else []
+
+
+def tail_is_shared(samples: int, layout: Layout) -> bool:
+    """Return whether an epoch's last step would be so small that it is shared with the step before."""
+    return len(_full_and_last(samples, layout)[1]) == 2
+
+
+def split(total: int, parts: int) -> list[int]:
+    """Return ``parts`` sizes that sum to ``total`` and differ by at most one, larger ones first."""
+    base, extra = divmod(total, parts)
+    return [base + (index < extra) for index in range(parts)]
+
+
+def micro_batch_sizes(step_samples: int, layout: Layout, rank: int) -> list[int]:
+    """Return the micro-batch sizes of ``rank`` in a step; none exceeds the local batch.
+
+    Raises
+    ------
+    InputError
+        The step has fewer samples than processes, so a process would have none.
+    """
+    if step_samples < layout.processes:
+        raise InputError(
+            f"local batch: a step of {step_samples} samples leaves some of {layout.processes} processes without any. "
+            "Use fewer processes or another batch size."
+        )
+    own = split(step_samples, layout.processes)[rank]
+    return split(own, -(-own // layout.local_batch))
+
+
+def smallest_micro_batch(samples: int, layout: Layout) -> int:
+    """Return the fewest samples that any process has in any micro-batch of an epoch; 0 where one has none.
+
+    >>> smallest_micro_batch(257, Layout(processes=1, local_batch=64))  # the last steps are 33 and 32
+    32
+    >>> smallest_micro_batch(257, Layout(processes=1, local_batch=2))
+    1
+    """
+    full, last = _full_and_last(samples, layout)
+    sizes = {*last, *([layout.global_batch] if full else [])}
+    owns = {own for size in sizes for own in (size // layout.processes, -(-size // layout.processes))}
+    return min(own // -(-own // layout.local_batch) if own else 0 for own in owns)

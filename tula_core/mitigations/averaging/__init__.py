@@ -1,0 +1,1 @@
+"""Methods that average weights, over time or over processes."""

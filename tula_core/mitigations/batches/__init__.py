@@ -1,0 +1,1 @@
+"""Methods that change the batch size while training: on a schedule, by the measured noise, or among processes."""

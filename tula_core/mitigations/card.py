@@ -1,0 +1,55 @@
+"""`MitigationCard`: what is known of a method before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Place = Literal["learning rate", "batch size", "optimizer", "normalization", "averaging", "inputs", "noise", "steps"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """The default of a hyperparameter and the values that make sense."""
+
+    default: float
+    low: float
+    high: float
+    meaning: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MitigationCard:
+    """What `tula list` says of a method, and what it can be combined with.
+
+    Attributes
+    ----------
+    summary, source
+        One line, and the paper.
+    place
+        Where it takes hold.
+    entry
+        ``module:Class`` of its hook, None for what the learning-rate rule does alone.
+    options
+        Its hyperparameters.
+    step_cost
+        Time of a step over that of a plain one; 1 where it costs nothing that shows.
+    excludes
+        Methods it makes no sense with, each with the reason.
+    optimizers
+        Recipe optimizers it is meant for, empty for all.
+    needs_batch_norm, needs_classes
+        Whether it does something only to batch norm, only to class labels.
+    """
+
+    summary: str
+    source: str
+    place: Place
+    entry: str | None = None
+    options: Mapping[str, Bounds] = field(default_factory=dict)
+    step_cost: float = 1.0
+    excludes: Mapping[str, str] = field(default_factory=dict)
+    optimizers: frozenset[str] = frozenset()
+    needs_batch_norm: bool = False
+    needs_classes: bool = False

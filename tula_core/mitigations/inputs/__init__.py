@@ -1,0 +1,1 @@
+"""Methods that change what the network is shown: labels, mixtures, resolutions, adversaries, repeats."""

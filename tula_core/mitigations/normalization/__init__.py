@@ -1,0 +1,1 @@
+"""Methods that keep the noise of batch norm at a small batch's level."""

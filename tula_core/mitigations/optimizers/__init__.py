@@ -1,0 +1,1 @@
+"""Methods that bring an optimizer of their own, or take the gradient a second time."""

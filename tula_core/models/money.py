@@ -1,0 +1,94 @@
+"""Node-hours, energy and cost of forecast times, each with its 90 % interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from tula_core.job import Cluster
+from tula_core.models.cost import bill_usd, node_hours, on_spot
+from tula_core.models.inference.fitting import Z90, standard_draws
+from tula_core.models.power.energy import energy_j
+from tula_core.models.power.node import NodePower
+from tula_core.models.spot import Interruptions, drawn_time_s, expected_time_s
+from tula_core.models.step.time import Shapes
+
+Array = NDArray[np.float64]
+"""Time and what follows from it come as value, low and high: shape (3, n)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spending:
+    """What a run's seconds are multiplied with; ``limits_w`` of shape (n,) is NaN where no power limit is set."""
+
+    cluster: Cluster
+    power: NodePower
+    limits_w: Array
+
+
+def interruptions(cluster: Cluster, nodes: Array, start_s: Array, segment_s: float) -> Interruptions | None:
+    """Return how runs on this cluster are interrupted; None where they are not forecast to be.
+
+    Parameters
+    ----------
+    start_s
+        From the launch of the processes to the first step.
+    segment_s
+        From one checkpoint to the next.
+    """
+    per_hour = cluster.spot_interruptions_per_hour
+    if not on_spot(cluster) or not per_hour:
+        return None
+    return Interruptions(
+        rate_per_s=nodes * per_hour / 3600.0,
+        segment_s=np.full_like(nodes, segment_s),
+        restart_s=start_s + (cluster.spot_restart_seconds or 0.0),
+    )
+
+
+def interrupted(value_s: Array, drawn_s: Array, with_rate: Interruptions) -> tuple[Array, Array]:
+    """Return the expected seconds, shape (n,), and draws of them, (draws, n), with restarts from checkpoints."""
+    count = len(drawn_s)
+    chance, within = ndtr(standard_draws(count, 1, seed=7)), standard_draws(count, 1, seed=8)
+    return expected_time_s(value_s, with_rate), drawn_time_s(drawn_s, with_rate, chance, within)
+
+
+def spend(spending: Spending, shapes: Shapes, time_s: Array, attempts: Array | float = 1.0) -> dict[str, Array]:
+    """Return ``node_hours``, and ``energy_j`` and ``cost_usd`` where they are known, each of shape (3, n).
+
+    Parameters
+    ----------
+    time_s
+        Value, low and high of the seconds from launch to end, shape (3, n).
+    attempts
+        How often the nodes are taken, expected.
+    """
+    found = {"node_hours": node_hours(shapes.nodes, time_s)}
+    energy = None
+    if spending.power.known:
+        watts, log_sd = spending.power.under_limits(
+            spending.limits_w,
+            shapes.processes_per_node,
+            spending.power.watts(shapes.processes_per_node, shapes.local_batch),
+        )
+        energy = _widened(energy_j(shapes.nodes, time_s, watts), log_sd)
+        found["energy_j"] = energy
+    cost = bill_usd(spending.cluster, shapes.nodes, time_s, energy, attempts)
+    if cost is not None:
+        found["cost_usd"] = cost
+    return found
+
+
+def expected_attempts(time_s: Array, with_rate: Interruptions | None) -> Array | float:
+    """Return how often nodes are taken: once, and again after each interruption of the expected seconds ``time_s``."""
+    return 1.0 if with_rate is None else 1.0 + with_rate.rate_per_s * time_s
+
+
+def _widened(band: Array, log_sd: Array) -> Array:
+    """Return value, low and high with an independent log standard deviation added in quadrature."""
+    value, low, high = band
+    below, above = (np.hypot(np.log(ends), Z90 * log_sd) for ends in (value / low, high / value))
+    return np.stack([value, value / np.exp(below), value * np.exp(above)])

@@ -1,0 +1,81 @@
+"""What a plan says of the data and the layers of the network: odd steps, rounded batches, batch norm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tula_core.engine.shares import Layout, tail_is_shared
+from tula_core.job import Job
+from tula_core.records import Candidate, Row, WorkloadFacts
+from tula_core.search.space import LARGEST_MULTIPLE, layouts, rounded_layouts
+
+_SHOWN = 4
+
+
+def layout_of(candidate: Candidate) -> Layout:
+    """Return how a candidate's global batch is spread."""
+    return Layout(processes=candidate.processes, local_batch=candidate.local_batch, accumulation=candidate.accumulation)
+
+
+def data_notes(rows: Sequence[Row], job: Job, facts: WorkloadFacts) -> list[str]:
+    """Return what the size of the training set, the reference batch and batch norm mean for the rows of a plan."""
+    return [*_size(job, facts), *_rounding(job), *_tails(rows, facts), *_norm(rows, facts)]
+
+
+def norm_warning(candidate: Candidate, facts: WorkloadFacts) -> str:
+    """Return a sentence for a choice whose batch norm sees less than a process's share of a step, empty otherwise."""
+    if not facts.has_batch_norm or candidate.accumulation == 1:
+        return ""
+    own = candidate.local_batch * candidate.accumulation
+    return (
+        f" Beware: batch norm takes its statistics from micro-batches of {candidate.local_batch}, not from a process's "
+        f"{own} samples of a step, so accuracy may differ from the forecast."
+    )
+
+
+def _size(job: Job, facts: WorkloadFacts) -> Iterator[str]:
+    samples = facts.train_samples
+    if samples < LARGEST_MULTIPLE * job.recipe.batch_size:
+        yield f"No global batch above {samples} is looked at: limited by the data set of {samples} training samples."
+
+
+def _rounding(job: Job) -> Iterator[str]:
+    batch = job.recipe.batch_size
+    if counts := rounded_layouts(job):
+        shown = counts[:_SHOWN]
+        shares = ", ".join(f"{batch // count * count} on {count}" for count in shown)
+        more = f" and so on up to {counts[-1]}" if len(counts) > len(shown) else ""
+        yield f"The reference batch of {batch} is rounded where it does not divide: {shares} processes{more}."
+    if max(nodes * processes for nodes, processes in layouts(job.cluster)) > batch:
+        yield (
+            f"The reference batch of {batch} cannot be spread over more than {batch} processes: with more of them the "
+            "global batch is larger, at least a sample for each."
+        )
+
+
+def _tails(rows: Sequence[Row], facts: WorkloadFacts) -> Iterator[str]:
+    samples = facts.train_samples
+    batches = sorted(
+        {
+            row.candidate.global_batch
+            for row in rows
+            if row.candidate.global_batch <= samples and tail_is_shared(samples, layout_of(row.candidate))
+        }
+    )
+    if batches:
+        shown = ", ".join(str(batch) for batch in batches[:_SHOWN])
+        more = f" and so on up to {batches[-1]}" if len(batches) > _SHOWN else ""
+        yield (
+            f"{samples} training samples leave a last step of less than two for each process at a global batch of "
+            f"{shown}{more}: the last two steps of an epoch share theirs evenly, so no sample is left out."
+        )
+
+
+def _norm(rows: Sequence[Row], facts: WorkloadFacts) -> Iterator[str]:
+    if facts.has_batch_norm and any(row.candidate.local_batch < row.candidate.global_batch for row in rows):
+        yield (
+            "Batch norm takes its statistics from each process's micro-batch alone. Rows of one global batch with "
+            "another local batch are therefore not the same training, and accumulation does not make them so; accuracy "
+            "is forecast from the global batch alone. Where that matters use a norm without batch statistics (group or "
+            "layer norm), or a row without accumulation whose local batch is near the reference's."
+        )

@@ -1,0 +1,92 @@
+"""Limits that a forecast keeps with a chance: deadline, budget and least accuracy.
+
+Each is kept where the chance of it, by the forecast's interval, is at least ``constraints.confidence``. A tighter limit
+or a higher confidence admits fewer candidates, never another one.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tula_core.job import Constraints
+from tula_core.models.decision.chances import chance_at_least, chance_at_most, kept_with, reached_with
+from tula_core.records import Row
+from tula_core.search import words
+from tula_core.search.violation import Violation, unchecked
+
+
+def deadline(row: Row, constraints: Constraints) -> Violation | None:
+    """Return how a row breaks the deadline, None where it is kept with enough confidence or there is none."""
+    limit, forecast = constraints.deadline, row["time_to_train_s"]
+    if limit is None or forecast.value is None:
+        return None
+    needed = kept_with(forecast, constraints.confidence)
+    if needed <= limit:
+        return None
+    remedy = f"Raise constraints.deadline to {words.admitting_duration(needed)}"
+    shown, bound = words.beside_limit(forecast.value, limit, words.duration)
+    text = f"time to train {shown} is above the deadline of {bound}"
+    if forecast.value <= limit:
+        text, other = _unsure(f"the deadline of {bound} is kept", chance_at_most(forecast, limit), constraints)
+        remedy += other
+    return Violation(key="deadline", excess=needed / limit - 1, text=text, remedy=remedy)
+
+
+def budget(row: Row, constraints: Constraints) -> Violation | None:
+    """Return how a row breaks the budget, None where it is kept with enough confidence or there is none."""
+    limit, forecast = constraints.budget_usd, row["cost_usd"]
+    if limit is None:
+        return None
+    if forecast.value is None:
+        return unchecked("budget_usd", "cost")
+    needed = kept_with(forecast, constraints.confidence)
+    if needed <= limit:
+        return None
+    remedy = f"Raise constraints.budget_usd to {words.admitting_usd(needed)}"
+    shown, bound = words.beside_limit(forecast.value, limit, words.usd)
+    text = f"cost {shown} is above the budget of {bound}"
+    if forecast.value <= limit:
+        text, other = _unsure(f"the budget of {bound} is kept", chance_at_most(forecast, limit), constraints)
+        remedy += other
+    return Violation(key="budget_usd", excess=needed / limit - 1, text=text, remedy=remedy)
+
+
+def accuracy(row: Row, constraints: Constraints) -> Violation | None:
+    """Return how a row breaks the least accuracy, None where it is reached with enough confidence or there is none."""
+    limit, forecast = constraints.min_accuracy, row["accuracy"]
+    if limit is None:
+        return None
+    if forecast.value is None:
+        return unchecked("min_accuracy", "accuracy")
+    reached = reached_with(forecast, constraints.confidence)
+    if reached >= limit:
+        return None
+    text, other = f"accuracy {forecast.value:.4f} is below the least accuracy of {limit:g}", ""
+    if forecast.value >= limit:
+        text, other = _unsure(f"the least accuracy of {limit:g} is kept", chance_at_least(forecast, limit), constraints)
+    remedy = f"Lower constraints.min_accuracy to {max(math.floor(reached * 1000) / 1000, 0):g}{other}"
+    return Violation(key="min_accuracy", excess=(limit - reached) / max(limit, 1e-9), text=text, remedy=remedy)
+
+
+def chances(row: Row, constraints: Constraints) -> dict[str, float]:
+    """Return the chance that a row keeps each of these limits that is set and can be checked, by field name."""
+    upper = {
+        "deadline": (constraints.deadline, row["time_to_train_s"]),
+        "budget_usd": (constraints.budget_usd, row["cost_usd"]),
+    }
+    found = {
+        name: chance_at_most(forecast, limit)
+        for name, (limit, forecast) in upper.items()
+        if limit is not None and forecast.value is not None
+    }
+    if constraints.min_accuracy is not None and row["accuracy"].value is not None:
+        found["min_accuracy"] = chance_at_least(row["accuracy"], constraints.min_accuracy)
+    return found
+
+
+def _unsure(kept: str, chance: float, constraints: Constraints) -> tuple[str, str]:
+    """Return the text of a limit that is kept at the value and yet not surely enough, and the other remedy."""
+    shown, wanted = words.chance(chance), words.chance(constraints.confidence)
+    text = f"{kept} with a chance of {shown} only, constraints.confidence asks for {wanted}"
+    # Rounded down, so that what is advised admits the row.
+    return text, f", or lower constraints.confidence to {math.floor(chance * 100) / 100:g}"
