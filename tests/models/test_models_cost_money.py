@@ -31,7 +31,7 @@ def test_a_price_is_of_a_node_and_an_hour_and_the_number_of_nodes_counts():
 
 def test_without_a_duration_no_hour_is_invented():
     # What has no forecast time has no cost either.
-    impossible = Candidate(nodes=2, processes_per_node=1, local_batch=64, stages=())
+    impossible = Candidate(nodes=2, processes_per_node=1, local_batch=10**9)
     row = forecast(impossible, price_per_node_hour=0.40)
     assert row["time_to_train_s"].value is None
     assert row["cost_usd"].value is None and row["node_hours"].value is None and row["energy_j"].value is None

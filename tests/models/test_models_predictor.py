@@ -30,7 +30,6 @@ from tula_core.records import (
     Pilot,
     PilotPoint,
     Row,
-    Stage,
     StepTiming,
     from_json,
     to_json,
@@ -152,20 +151,10 @@ def test_a_batch_above_the_data_set_is_infeasible_and_unknown():
     assert whole["steps"].value == 5
 
 
-@pytest.mark.parametrize(
-    ("more", "because"),
-    [
-        ({"power_limit_w": 200.0}, "not forecast where no accelerator's limit is known"),
-        (
-            {"stages": (Stage(from_samples=0, nodes=1, processes_per_node=1, local_batch=64, accumulation=1),)},
-            "not forecast by these models",
-        ),
-    ],
-)
-def test_what_is_not_modelled_is_refused_aloud(more, because):
-    row = row_of(**more)
+def test_what_is_not_modelled_is_refused_aloud():
+    row = row_of(power_limit_w=200.0)
     assert not row.feasible
-    assert because in row.infeasible_because
+    assert "not forecast where no accelerator's limit is known" in row.infeasible_because
 
 
 def test_no_price_and_no_power_are_unknown_not_zero():

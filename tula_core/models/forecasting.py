@@ -31,7 +31,7 @@ _NO_CORRECTION = Correction(log_bias=0.0, log_sd=0.0, outcomes=0)
 _MOST_LOG_SD = 3.0  # wider says no more, and keeps every number finite
 _FORWARD_SHARE = 1.0 / 3.0  # of a training step: a backward pass costs about two forward ones
 _FORWARD_SD = 0.7
-_PAUSE_SD = 0.3
+PAUSE_SD = 0.3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,16 +110,16 @@ def forecast_bands(
         Of methods that the pilots did not use, one row for each configuration; None for none.
     """
     limits_w = np.full_like(shapes.nodes, np.nan) if limits_w is None else limits_w
-    step_s, log_sd = _slowed(models, limits_w, _mean_step(models, shapes))
+    step_s, log_sd = slowed(models, limits_w, mean_step(models, shapes))
     correction = models.correction("step_time_s")
     epoch_draws = _epoch_draws(models, shapes, effects)
     corrected = correct_epochs(models, epoch_draws)
     steps = steps_per_epoch(models.facts.train_samples, shapes.global_batch)
-    epochs = _epoch_band(models, corrected)
+    epochs = epoch_band(models, corrected)
     fixed_step = step_s * math.exp(correction.log_bias)
     fixed_sd = np.hypot(log_sd, correction.log_sd)
     if "time_to_train_s" in models.corrections.by_quantity:
-        total = _total(models, shapes, (step_s, log_sd), epoch_draws, _epoch_band(models, epoch_draws).value)
+        total = _total(models, shapes, (step_s, log_sd), epoch_draws, epoch_band(models, epoch_draws).value)
     else:
         total = _total(models, shapes, (fixed_step, fixed_sd), corrected, epochs.value)
     bands = {
@@ -182,7 +182,7 @@ def memory_band(models: Models, local_batch: Array, processes: Array) -> Band | 
     )
 
 
-def _mean_step(models: Models, shapes: Shapes) -> tuple[Array, Array]:
+def mean_step(models: Models, shapes: Shapes) -> tuple[Array, Array]:
     """Return mean seconds over the steps of an epoch, the smaller last one included, and their log sd."""
     full_s, log_sd = models.step.predict(shapes)
     tail, has_tail = tail_shapes(models.facts.train_samples, shapes)
@@ -206,7 +206,8 @@ def _epoch_draws(models: Models, shapes: Shapes, effects: Effects | None) -> Arr
     return learning.epochs[:, where]
 
 
-def _epoch_band(models: Models, draws: Array) -> Band:
+def epoch_band(models: Models, draws: Array) -> Band:
+    """Return the band of epochs, shape (n,), of their draws."""
     if models.target is not None and models.curve is None:
         cap = np.full(draws.shape[1], float(models.job.recipe.epochs))
         return Band(value=cap, low=np.ones_like(cap), high=cap)
@@ -220,13 +221,9 @@ def _total(models: Models, shapes: Shapes, step: tuple[Array, Array], draws: Arr
     start_s, start_sd = over.start_up.predict(shapes.processes)
     _, has_tail = tail_shapes(models.facts.train_samples, shapes)
     first_s = models.step.first_step_extra_s(shapes) + np.where(has_tail, over.new_shape_s, 0.0)
-    if over.evaluation is None:
-        evaluation_s = models.facts.eval_samples / shapes.global_batch * step_s * _FORWARD_SHARE
-        evaluation_sd = np.full_like(step_s, _FORWARD_SD)
-    else:
-        evaluation_s, evaluation_sd = over.evaluation.predict(shapes.processes)
+    evaluation_s, evaluation_sd = evaluation_time(models, shapes, step_s)
     epoch_s = step_s * steps_per_epoch(models.facts.train_samples, shapes.global_batch)
-    normal = np.exp(_columns(standard_draws(DRAWS, 4, seed=3), (log_sd, start_sd, evaluation_sd, _PAUSE_SD)))
+    normal = np.exp(columns(standard_draws(DRAWS, 4, seed=3), (log_sd, start_sd, evaluation_sd, PAUSE_SD)))
     correction = models.correction("time_to_train_s")
     factor = math.exp(correction.log_bias)
     spread = np.exp(correction.log_sd * standard_draws(DRAWS, 1, seed=4))
@@ -239,13 +236,21 @@ def _total(models: Models, shapes: Shapes, step: tuple[Array, Array], draws: Arr
         over.checkpoint_s * normal[3],
     )
     drawn, value = drawn * spread * factor, value * factor
-    stops = _interruptions(models, shapes)
+    stops = run_interruptions(models, shapes)
     if stops is not None:
         value, drawn = interrupted(value, drawn, stops)
     return Band.of_draws(drawn, value)
 
 
-def _interruptions(models: Models, shapes: Shapes) -> Interruptions | None:
+def evaluation_time(models: Models, shapes: Shapes, step_s: Array) -> tuple[Array, Array]:
+    """Return seconds of one evaluation and their log sd; by what a step takes where none was measured."""
+    if models.overheads.evaluation is not None:
+        return models.overheads.evaluation.predict(shapes.processes)
+    evaluation_s = models.facts.eval_samples / shapes.global_batch * step_s * _FORWARD_SHARE
+    return evaluation_s, np.full_like(step_s, _FORWARD_SD)
+
+
+def run_interruptions(models: Models, shapes: Shapes) -> Interruptions | None:
     """Return how spot nodes interrupt runs, None where they are not forecast to."""
     checkpoint_s = models.overheads.checkpoint_s
     start_s, _ = models.overheads.start_up.predict(shapes.processes)
@@ -254,7 +259,7 @@ def _interruptions(models: Models, shapes: Shapes) -> Interruptions | None:
     )
 
 
-def _slowed(models: Models, limits_w: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
+def slowed(models: Models, limits_w: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
     """Return mean seconds of a step and their log sd under power limits."""
     if not np.isfinite(limits_w).any():
         return step
@@ -262,7 +267,7 @@ def _slowed(models: Models, limits_w: Array, step: tuple[Array, Array]) -> tuple
     return step[0] * factor, np.hypot(step[1], log_sd)
 
 
-def _columns(normal: Array, log_sd: tuple[Array | float, ...]) -> Array:
+def columns(normal: Array, log_sd: tuple[Array | float, ...]) -> Array:
     """Return draws times each log standard deviation, shape (parts, draws, n)."""
     count = max(np.size(sd) for sd in log_sd)
     return np.stack([normal[:, i : i + 1] * np.broadcast_to(sd, (count,)) for i, sd in enumerate(log_sd)])
@@ -271,19 +276,23 @@ def _columns(normal: Array, log_sd: tuple[Array | float, ...]) -> Array:
 def _money(models: Models, shapes: Shapes, limits_w: Array, total: Band) -> dict[str, Band]:
     time_s = np.stack([total.value, total.low, total.high])
     spending = Spending(cluster=models.job.cluster, power=models.power, limits_w=limits_w)
-    attempts = expected_attempts(total.value, _interruptions(models, shapes))
+    attempts = expected_attempts(total.value, run_interruptions(models, shapes))
     found = spend(spending, shapes, time_s, attempts)
     return {name: Band(value=band[0], low=band[1], high=band[2]) for name, band in found.items()}
 
 
 def _accuracy_band(models: Models, shapes: Shapes, effects: Effects | None) -> Band | None:
     unique, acting, where = distinct(shapes.global_batch, effects)
-    learning = learning_draws(models, unique, acting)
+    band = metric_band(models, learning_draws(models, unique, acting))
+    return None if band is None else Band(value=band.value[where], low=band.low[where], high=band.high[where])
+
+
+def metric_band(models: Models, learning: Learning | None) -> Band | None:
+    """Return the corrected band of the metric where training stops; None where nothing is known of it."""
     if learning is None or models.curve is None:
         return None
     correction = models.correction("accuracy")
     draws = learning.metric * np.exp(correction.log_bias + correction.log_sd * standard_draws(DRAWS, 1, seed=5))
     ceiling = models.curve.scale.ceiling
     draws = np.minimum(draws, ceiling) if models.facts.higher_is_better else np.maximum(draws, ceiling)
-    band = Band.of_draws(draws)
-    return Band(value=band.value[where], low=band.low[where], high=band.high[where])
+    return Band.of_draws(draws)

@@ -29,11 +29,14 @@ from tula_core.models.learning.fit import fit_learning
 from tula_core.models.memory import HostRoom, fit_host_memory, fit_memory, state_bytes
 from tula_core.models.power.node import fit_node_power
 from tula_core.models.precision_set import Precisions, fit_precisions
+from tula_core.models.stages.bands import staged_bands, staged_learning
+from tula_core.models.stages.check import check_stages, is_staged, layouts_of
+from tula_core.models.stages.walk import walk
 from tula_core.models.step.communication import fit_links
 from tula_core.models.step.fit import fit_step_time
 from tula_core.models.step.time import Shapes
 from tula_core.models.totals import fit_overheads
-from tula_core.records.candidate import QUANTITIES, UNKNOWN, Candidate, Interval, Row
+from tula_core.records.candidate import QUANTITIES, UNKNOWN, Candidate, Interval, Row, Stage
 from tula_core.records.corrections import BUILTIN, Corrections
 from tula_core.records.mitigation import MitigationEffect
 from tula_core.records.profile import Profile
@@ -62,7 +65,7 @@ class Predictor:
         self._assumptions = assumptions
         self._precisions = precisions
         self._host = host
-        self._reach: dict[tuple[int, tuple[str, ...]], float] = {}
+        self._reach: dict[tuple[int, tuple[str, ...], tuple[Stage, ...] | None], float] = {}
 
     @property
     def models(self) -> Models:
@@ -93,14 +96,15 @@ class Predictor:
         """Return one row for each candidate, in their order.
 
         A row is infeasible only where no limit of the job's is needed to say so: a global batch above the training
-        set, a local batch that ran out of memory when measured, a power limit where there is nothing to limit, a staged
-        candidate, which these models do not forecast, or a precision that failed when measured. What makes no sense
-        then is unknown.
+        set, a local batch that ran out of memory when measured, a power limit where there is nothing to limit, or a
+        precision that failed when measured. What makes no sense then is unknown. Of a staged candidate each stage
+        counts: it is measured where all of them are.
 
         Raises
         ------
         InputError
-            A candidate's nodes, processes, local batch or accumulation is not a positive whole number.
+            A candidate's nodes, processes, local batch or accumulation is not a positive whole number, or its stages
+            do not lead from the first sample to its own layout.
         """
         for candidate in candidates:
             _check_candidate(candidate)
@@ -123,9 +127,14 @@ class Predictor:
         models, batch = self._models, candidate.global_batch
         if models.target is None or models.curve is None or batch > models.facts.train_samples:
             return None
-        key = (batch, candidate.mitigation)
+        key = (batch, candidate.mitigation, candidate.stages)
         if key not in self._reach:
-            learning = learning_draws(models, np.array([float(batch)]), models.acting([candidate.mitigation]))
+            acting = models.acting([candidate.mitigation])
+            if is_staged(candidate):
+                course = walk(candidate.stages or (), models.facts.train_samples, models.job.recipe.epochs)
+                learning = staged_learning(models, course, acting)
+            else:
+                learning = learning_draws(models, np.array([float(batch)]), acting)
             assert learning is not None
             inside = wanted_epochs(models, learning.epochs) <= models.job.recipe.epochs
             self._reach[key] = float(np.mean(learning.reached & inside))
@@ -174,8 +183,8 @@ class Predictor:
         models = self._precisions.models(self._models, precision)
         reasons = [self._impossible(candidate) for candidate in candidates]
         possible = [candidate for candidate, reason in zip(candidates, reasons, strict=True) if reason is None]
-        forecasts = iter(_intervals(_bands(models, possible), len(possible)) if possible else [])
-        measured = models.step.is_measured(Shapes.of(candidates)).tolist()
+        forecasts = iter(_forecasts(models, possible))
+        measured = _measured(models, candidates)
         rows = []
         for candidate, reason, timed in zip(candidates, reasons, measured, strict=True):
             forecast = dict.fromkeys(QUANTITIES, UNKNOWN) if reason is not None else next(forecasts)
@@ -196,8 +205,6 @@ class Predictor:
         samples = self._models.facts.train_samples
         if candidate.global_batch > samples:
             return f"global batch {candidate.global_batch} is above the {samples} training samples"
-        if candidate.stages is not None:
-            return "a staged candidate is not forecast by these models"
         if candidate.power_limit_w is not None and self._models.power.top_w is None:
             return "a power limit is not forecast where no accelerator's limit is known"
         return self._precisions.impossible(candidate)
@@ -206,10 +213,11 @@ class Predictor:
         """Return why a candidate that can be forecast cannot run."""
         if self._models.memory is None:
             return None
-        failed = self._models.memory.failed_at(candidate.processes_per_node, candidate.nodes)
-        if failed is None or candidate.local_batch < failed:
-            return None
-        return f"local batch {failed} ran out of memory when it was measured"
+        for part in layouts_of(candidate):
+            failed = self._models.memory.failed_at(part.processes_per_node, part.nodes)
+            if failed is not None and part.local_batch >= failed:
+                return f"local batch {failed} ran out of memory when it was measured"
+        return None
 
 
 def fit(
@@ -278,6 +286,25 @@ def fit(
     return Predictor(models, said, precisions, host)
 
 
+def _forecasts(models: Models, candidates: Sequence[Candidate]) -> list[dict[str, Interval]]:
+    """Return the intervals of each candidate, those in one stage forecast together."""
+    plain = [candidate for candidate in candidates if not is_staged(candidate)]
+    together = iter(_intervals(_bands(models, plain), len(plain)) if plain else [])
+    return [_staged(models, candidate) if is_staged(candidate) else next(together) for candidate in candidates]
+
+
+def _staged(models: Models, candidate: Candidate) -> dict[str, Interval]:
+    acting = models.acting([candidate.mitigation])
+    return _intervals(staged_bands(models, candidate.stages or (), candidate.power_limit_w, acting), 1)[0]
+
+
+def _measured(models: Models, candidates: Sequence[Candidate]) -> list[bool]:
+    """Return where the very step was timed, that of every stage."""
+    parts = [layouts_of(candidate) for candidate in candidates]
+    timed = iter(models.step.is_measured(Shapes.of([part for found in parts for part in found])).tolist())
+    return [all([next(timed) for _ in found]) for found in parts]
+
+
 def _bands(models: Models, candidates: Sequence[Candidate]) -> dict[str, Band]:
     limits = [math.nan if c.power_limit_w is None else c.power_limit_w for c in candidates]
     acting = models.acting([c.mitigation for c in candidates])
@@ -306,6 +333,8 @@ def _check_candidate(candidate: Candidate) -> None:
     limit = candidate.power_limit_w
     if limit is not None and not 0 < limit < math.inf:
         raise InputError(f"candidate.power_limit_w: watts above 0 or none at all are needed, got {limit!r}. Mend it.")
+    if candidate.stages is not None:
+        check_stages(candidate)
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:

@@ -61,6 +61,18 @@ class Learning:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class _Drawn:
+    """Draws of everything that learning depends on, for batches of shape (n,)."""
+
+    epochs: Array  # (evaluations,)
+    curve: Curve
+    run: Array  # ln of what this run leaves over what is usual, (draws, 1 or n)
+    path: Array  # ln of the reducible gap without the handicap of the batch, (draws, evaluations)
+    work: Array  # ln of the samples of one effective step, (draws, n)
+    lost: Array  # what instability adds to the ln of the reducible gap, (draws, n)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LearningModel:
     """The fitted curve and what it was fitted to."""
 
@@ -103,28 +115,83 @@ class LearningModel:
         effects
             Of methods that the pilots did not use, one row for each batch; None for none.
         """
-        epochs = _evaluations(cap_epochs)
-        normal = standard_draws(DRAWS, 15, seed=1)
-        curve = self.curve(self.posterior.draws(normal[:, _FITTED]))
-        raised, more_work, more_gap = (effects or Effects.of([()] * len(batches), {})).drawn(normal[:, 12:15])
-        run = normal[:, 5:6] * self._run_sd() + more_gap
-        progress = annealing(schedule, epochs / cap_epochs)
-        path = self._path(curve, normal[:, 6:7], epochs * float(train_samples), progress)
+        drawn = self._draw(batches, train_samples, cap_epochs, schedule, effects)
+        epochs, run, curve, path = drawn.epochs, drawn.run, drawn.curve, drawn.path
         # In ln(reducible gap), time and batch are two terms: path(epoch), and handicap(batch) that is there all along.
-        work = log_handicap(batches, curve.critical_batch, curve.sharpness, curve.growth, raised)
-        work = work + more_work + normal[:, 11:12] * self._misfit_sd(batches)
-        handicap = curve.power * work + self._lost(batches, normal[:, 7:9])
+        handicap = curve.power * drawn.work + drawn.lost
         first = np.full(run.shape, len(epochs))
         if target is not None:
             best = np.minimum.accumulate(path, axis=1)
             needed = self._needed(target, run, curve) - handicap
             first = np.stack([np.searchsorted(-b, -n) for b, n in zip(best, needed, strict=True)])
         stop = np.minimum(first, len(epochs) - 1)
-        reducible = np.take_along_axis(path, stop, axis=1) + handicap
-        left = total_gap(reducible, curve.floor, self.scale.chance_gap) * np.exp(run)
+        return self._learnt(drawn, first, np.take_along_axis(path, stop, axis=1) + handicap)
+
+    def forecast_course(
+        self,
+        batches: Array,
+        samples: Array,
+        *,
+        schedule: str,
+        target: float | None,
+        effects: Effects | None = None,
+    ) -> Learning:
+        """Return the same, each of shape (draws, 1), for one run that goes through several batches.
+
+        Effective steps add up over the stages: x = sum_i E_i/(B_crit r(B_i)), the integral of
+        `tula_core.models.learning.convergence.effective_steps` (McCandlish et al. 2018, arXiv 1812.06162, appendix D,
+        who integrate the same over a batch that changes). Batch and rate together are taken to lower the noise as the
+        recipe's schedule would (Smith et al. 2018, arXiv 1711.00489, section 3). What makes large batches unstable at
+        the beginning is that of the first stage.
+
+        Parameters
+        ----------
+        batches
+            Global batch of each stage, shape (stages,).
+        samples
+            Samples seen in each stage by the end of each epoch, the first row being zero: shape (epochs + 1, stages).
+        effects
+            Of methods that the pilots did not use, one row; None for none.
+        """
+        cap_epochs = len(samples) - 1
+        acting = effects or Effects.of([()], {})
+        drawn = self._draw(batches, samples[-1].sum() / cap_epochs, cap_epochs, schedule, acting)
+        seen = samples[drawn.epochs.astype(int)]
+        shares = seen / seen.sum(axis=1, keepdims=True)
+        least = drawn.work.min(axis=1, keepdims=True)
+        work = least - np.log(np.exp(least - drawn.work) @ shares.T)
+        falling = drawn.path + drawn.curve.power * work + drawn.lost[:, :1]
+        first = np.full(drawn.run.shape, len(drawn.epochs))
+        if target is not None:
+            met = np.minimum.accumulate(falling, axis=1) <= self._needed(target, drawn.run, drawn.curve)
+            first = np.where(met.any(axis=1), met.argmax(axis=1), len(drawn.epochs))[:, None]
+        stop = np.minimum(first, len(drawn.epochs) - 1)
+        return self._learnt(drawn, first, np.take_along_axis(falling, stop, axis=1))
+
+    def _draw(
+        self, batches: Array, train_samples: float, cap_epochs: int, schedule: str, effects: Effects | None
+    ) -> _Drawn:
+        epochs = _evaluations(cap_epochs)
+        normal = standard_draws(DRAWS, 15, seed=1)
+        curve = self.curve(self.posterior.draws(normal[:, _FITTED]))
+        raised, more_work, more_gap = (effects or Effects.of([()] * len(batches), {})).drawn(normal[:, 12:15])
+        progress = annealing(schedule, epochs / cap_epochs)
+        work = log_handicap(batches, curve.critical_batch, curve.sharpness, curve.growth, raised)
+        return _Drawn(
+            epochs=epochs,
+            curve=curve,
+            run=normal[:, 5:6] * self._run_sd() + more_gap,
+            path=self._path(curve, normal[:, 6:7], epochs * float(train_samples), progress),
+            work=work + more_work + normal[:, 11:12] * self._misfit_sd(batches),
+            lost=self._lost(batches, normal[:, 7:9]),
+        )
+
+    def _learnt(self, drawn: _Drawn, first: NDArray[np.intp], reducible: Array) -> Learning:
+        """Return what was learnt where training stops, at the number ``first`` of the evaluations or at the last."""
+        left = total_gap(reducible, drawn.curve.floor, self.scale.chance_gap) * np.exp(drawn.run)
         return Learning(
-            epochs=epochs[stop],
-            reached=first < len(epochs),
+            epochs=drawn.epochs[np.minimum(first, len(drawn.epochs) - 1)],
+            reached=first < len(drawn.epochs),
             metric=self.scale.metric(np.minimum(left, self.scale.chance_gap)),
         )
 

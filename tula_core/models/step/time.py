@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tula_core.records.candidate import Candidate
+from tula_core.records.candidate import Candidate, Stage
 from tula_core.records.profile import StepTiming
 
 Array = NDArray[np.float64]
@@ -32,8 +32,8 @@ class Shapes:
     fewest_per_node: Array | None = None
 
     @classmethod
-    def of(cls, rows: Sequence[Candidate] | Sequence[StepTiming]) -> Shapes:
-        """Return the columns of candidates or of timed configurations."""
+    def of(cls, rows: Sequence[Candidate | Stage | StepTiming]) -> Shapes:
+        """Return the columns of candidates, of stages or of timed configurations."""
         names = ("nodes", "processes_per_node", "local_batch", "accumulation")
         return cls(**{name: np.array([getattr(row, name) for row in rows], dtype=float) for name in names})
 

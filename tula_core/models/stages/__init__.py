@@ -1,0 +1,1 @@
+"""Forecasts of runs whose batch, or whose nodes, change on the way."""
