@@ -137,3 +137,23 @@ def test_batch_norm_networks_are_not_planned_at_one_sample_per_process():
     normed = replace(plain, facts=replace(plain.facts, has_batch_norm=True))
     assert min(c.local_batch for c in candidates(plain, asked, FakePredictor(), ())) == 1
     assert min(c.local_batch for c in candidates(normed, asked, FakePredictor(), ())) == 2
+
+
+def test_with_a_growing_batch_each_candidate_is_the_end_of_its_stages():
+    asked = job({"batch_size": 64, "epochs": 5}, cluster={"nodes": 1, "processes_per_node": 2})
+    plain = candidates(profile(6400), asked, FakePredictor(), ("warmup",))
+    grown = candidates(profile(6400), asked, FakePredictor(), ("growth",))
+    assert shapes(grown) == shapes(plain)
+    for c in grown:
+        assert (c.stages is not None) == (c.global_batch > 64)
+        if c.stages is not None:
+            last = c.stages[-1]
+            assert (last.local_batch, last.accumulation) == (c.local_batch, c.accumulation)
+            assert c.stages[0].processes_per_node * c.stages[0].local_batch == 64
+
+
+def test_batches_that_a_schedule_never_comes_to_are_not_offered():
+    flat = job({"batch_size": 64, "schedule": "constant"}, cluster={"nodes": 1, "processes_per_node": 2})
+    found = candidates(profile(6400), flat, FakePredictor(), ("seesaw",))
+    assert max(c.global_batch for c in found) == 64 and all(c.stages is None for c in found)
+    assert len({key(c) for c in found}) == len(found)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tula_core.job import Cluster, Job
+from tula_core.mitigations.batches.stages import Course, staged
 from tula_core.records import Candidate, Profile
 from tula_core.records.candidate import PRECISION
 from tula_core.search.constraints import memory_limit
@@ -53,8 +54,10 @@ def candidates(profile: Profile, job: Job, predictor: Forecaster, mitigation: tu
 
     The reference batch on one process is always among them, and so is whatever was measured within the cluster, also
     where it breaks a limit: then the plan says which. Each precision of ``job.precisions`` brings its own; each comes
-    without a power limit, and with each of those that the cluster's accelerators may be given.
+    without a power limit, and with each of those that the cluster's accelerators may be given. Where a method grows
+    the batch on a schedule, each is the end of its stages.
     """
+    course = Course(recipe=job.recipe, train_samples=profile.facts.train_samples, options=job.mitigation_options)
     names: tuple[str | None, ...] = (None, *job.other_precisions)
     made = (
         Candidate(
@@ -70,7 +73,9 @@ def candidates(profile: Profile, job: Job, predictor: Forecaster, mitigation: tu
         for nodes, processes, local, parts in _shapes(profile, job, _cap_of(profile, job, predictor, name))
         for limit in (None, *power_limits(profile, job.cluster))
     )
-    return tuple(sorted(made, key=key))
+    # Batches that a schedule never comes to end at one that it does, which may be there already.
+    distinct = {key(candidate): candidate for candidate in (staged(candidate, course) for candidate in made)}
+    return tuple(distinct[place] for place in sorted(distinct))
 
 
 def _shapes(profile: Profile, job: Job, cap: Callable[[int, int], int | None]) -> set[tuple[int, int, int, int]]:
