@@ -47,6 +47,9 @@ class Setting:
         Of the job.
     options
         The method's own hyperparameters, complete: its card's defaults, overridden by the job's.
+    planned_batch
+        Global batch that the run comes to where the processes at hand are those of an earlier stage; None where their
+        own is the one.
     """
 
     recipe: Recipe
@@ -58,11 +61,12 @@ class Setting:
     total_samples: int
     seed: int
     options: Mapping[str, float] = field(default_factory=dict)
+    planned_batch: int | None = None
 
     @property
     def global_batch(self) -> int:
-        """Samples in one full step."""
-        return self.processes * self.local_batch * self.accumulation
+        """Samples in one full step, the largest of the run."""
+        return self.planned_batch or self.processes * self.local_batch * self.accumulation
 
     @property
     def scale(self) -> float:

@@ -13,8 +13,24 @@ def attempt_folder(run_folder: Path, attempt: int) -> Path:
     return run_folder / f"attempt-{attempt}"
 
 
+def parts_of(folder: Path) -> list[Path]:
+    """Return the folders of an attempt's launches in order: its own, then those after a change of processes."""
+    later = [path for path in folder.glob("part-*") if path.name.removeprefix("part-").isdecimal()]
+    return [folder, *sorted(later, key=lambda path: int(path.name.removeprefix("part-")))]
+
+
+def part_folder(folder: Path, number: int) -> Path:
+    """Return the folder of one launch of an attempt, counted from 1."""
+    return folder if number == 1 else folder / f"part-{number}"
+
+
 def attempt_seconds(folder: Path) -> float:
-    """Return how long an attempt ran, from its launch to its last event; 0 where it said nothing."""
+    """Return how long an attempt ran, each launch from its beginning to its last event; 0 where it said nothing."""
+    return sum(part_seconds(part) for part in parts_of(folder))
+
+
+def part_seconds(folder: Path) -> float:
+    """Return how long one launch ran, until its last event; 0 where it said nothing."""
     config = folder / "config.json"
     times = [float(event["at_s"]) for event in _events(folder)]
     return max(0.0, times[-1] - config.stat().st_mtime) if times and config.exists() else 0.0
@@ -30,19 +46,44 @@ def attempt_layout(folder: Path) -> tuple[Any, ...] | None:
         return None
 
 
+def planned_layout(folder: Path) -> tuple[Any, ...] | None:
+    """Return the layout of the row that an attempt trains; None where none was launched."""
+    try:
+        planned = json.loads((folder / "config.json").read_text(encoding="utf-8"))["payload"]["planned"]
+        return tuple(planned)
+    except (OSError, ValueError, KeyError, TypeError):
+        return attempt_layout(folder)
+
+
+def launched_from(run_folder: Path, attempts: int) -> int:
+    """Return the samples from which the last part that was launched in the first ``attempts`` attempts was to train.
+
+    A part is launched only when the one before has left its checkpoint, so that a run has seen that many at least.
+    """
+    found = 0
+    for number in range(1, attempts + 1):
+        for part in parts_of(attempt_folder(run_folder, number)):
+            try:
+                config = json.loads((part / "config.json").read_text(encoding="utf-8"))
+                found = max(found, int(config["payload"]["stages"][0]["from_samples"]))
+            except (OSError, ValueError, KeyError, TypeError, IndexError):
+                continue
+    return found
+
+
 def seconds_by_nodes(run_folder: Path, attempts: int, nodes: int) -> dict[int, float]:
     """Return how long the first ``attempts`` attempts ran, by how many nodes they had: ``nodes`` where none says."""
     found: dict[int, float] = {}
     for number in range(1, attempts + 1):
-        folder = attempt_folder(run_folder, number)
-        layout = attempt_layout(folder)
-        used = nodes if layout is None else int(layout[0])
-        found[used] = found.get(used, 0.0) + attempt_seconds(folder)
+        for part in parts_of(attempt_folder(run_folder, number)):
+            layout = attempt_layout(part)
+            used = nodes if layout is None else int(layout[0])
+            found[used] = found.get(used, 0.0) + part_seconds(part)
     return found
 
 
-def attempt_energy(folder: Path) -> tuple[float, float] | None:
-    """Return the joules that were metered in an attempt and for how many seconds, None where nothing was."""
+def part_energy(folder: Path) -> tuple[float, float] | None:
+    """Return the joules that were metered in one launch and for how many seconds, None where nothing was."""
     metered = [event["energy"] for event in _events(folder) if isinstance(event.get("energy"), dict)]
     if not metered or metered[-1].get("total_j") is None:
         return None
@@ -54,7 +95,8 @@ def spent(run_folder: Path, attempt: int) -> tuple[float | None, int | None]:
     seconds = sum(attempt_seconds(attempt_folder(run_folder, number)) for number in range(1, attempt + 1))
     samples = None
     for number in range(attempt, 0, -1):
-        seen = [event["samples"] for event in _events(attempt_folder(run_folder, number)) if _tells_samples(event)]
+        parts = parts_of(attempt_folder(run_folder, number))
+        seen = [event["samples"] for part in parts for event in _events(part) if _tells_samples(event)]
         if seen:
             samples = int(seen[-1])
             break

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,14 @@ from tula_core.errors import InputError
 from tula_core.models.cost import billed_s, electricity_usd, hourly_price
 from tula_core.models.power.energy import energy_j
 from tula_core.models.power.node import fit_node_power
-from tula_core.tracking.spent import attempt_energy, attempt_folder, attempt_seconds
+from tula_core.tracking.spent import (
+    attempt_folder,
+    attempt_layout,
+    part_energy,
+    part_folder,
+    part_seconds,
+    parts_of,
+)
 
 if TYPE_CHECKING:
     from tula_core.engine.context import WorkerContext
@@ -43,44 +51,83 @@ def check_power_limit(context: WorkerContext, wanted_w: float | None) -> str | N
     return None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part:
+    """One launch of a run: how many nodes for how long, and what meters read, in how many seconds."""
+
+    nodes: int
+    processes_per_node: int
+    seconds: float
+    metered: tuple[float, float] | None
+
+
 def with_energy(
-    actual: Mapping[str, float | None], attempt: Attempt, final: Mapping[str, Any]
+    actual: Mapping[str, float | None], attempt: Attempt, final: Mapping[str, Any], spans_s: Sequence[float] = ()
 ) -> dict[str, float | None]:
-    """Return a run's figures with its metered energy and the bill of each attempt by itself.
+    """Return a run's figures with its metered energy and the bill of each launch by itself.
 
     Electricity that was not metered is billed by the power that the job states; the energy itself stays unknown then.
-    The start of the processes is not metered: the mean power of an attempt is taken to hold for all of its time. An
-    attempt that was metered for less than half of it makes the energy unknown, not small.
+    The start of the processes is not metered: the mean power of a launch is taken to hold for all of its time. A launch
+    that was metered for less than half of it makes the energy unknown, not small.
+
+    Parameters
+    ----------
+    spans_s
+        Seconds of this attempt's launches before its last, where it had several.
     """
-    figures, cluster, nodes = dict(actual), attempt.plan.job.cluster, attempt.row.candidate.nodes
-    folders = [attempt_folder(attempt.folder, number) for number in range(1, attempt.number)]
-    earlier_s = [attempt_seconds(folder) for folder in folders]
-    spans_s = [*earlier_s, max((figures["time_to_train_s"] or 0.0) - sum(earlier_s), 0.0)]
-    told = [*(attempt_energy(folder) for folder in folders), _own(final) or attempt_energy(attempt.task_folder)]
-    joules = [_whole(metered, span) for metered, span in zip(told, spans_s, strict=True) if span > 0]
+    figures, cluster = dict(actual), attempt.plan.job.cluster
+    parts = [part for part in _parts(attempt, final, spans_s, figures["time_to_train_s"] or 0.0) if part.seconds > 0]
+    joules = [_whole(part.metered, part.seconds) for part in parts]
     figures["energy_j"] = None if not joules or None in joules else float(sum(part or 0.0 for part in joules))
     price, electricity, cost = hourly_price(cluster), cluster.electricity_usd_per_kwh, figures["cost_usd"]
     if price is not None and cost is not None:
-        apart = sum(float(billed_s(np.array(span), cluster.billing_seconds)) for span in spans_s)
-        together = float(billed_s(np.array(sum(spans_s)), cluster.billing_seconds))
-        cost += nodes * price * (apart - together) / 3600.0
+        cost += price * _rounding_s(parts, cluster.billing_seconds) / 3600.0
     if electricity is not None:
         # Electricity that is not known is not free.
         energy = figures["energy_j"]
-        drawn = _stated_j(attempt, sum(spans_s)) if energy is None else energy
+        drawn = _stated_j(attempt, parts) if energy is None else energy
         base = 0.0 if price is None else cost
         cost = None if drawn is None or base is None else base + float(electricity_usd(drawn, electricity))
     return {**figures, "cost_usd": cost}
 
 
-def _stated_j(attempt: Attempt, seconds: float) -> float | None:
-    """Return the joules by the job's own figures, None where it has none."""
+def _parts(attempt: Attempt, final: Mapping[str, Any], spans_s: Sequence[float], total_s: float) -> list[_Part]:
+    """Return the launches of all attempts; what the earlier ones leave of ``total_s`` is the last one's."""
+    earlier = [
+        (part, part_seconds(part))
+        for number in range(1, attempt.number)
+        for part in parts_of(attempt_folder(attempt.folder, number))
+    ]
+    earlier += [(part_folder(attempt.task_folder, number), span) for number, span in enumerate(spans_s, start=1)]
+    last = part_folder(attempt.task_folder, len(spans_s) + 1)
+    rest_s = max(total_s - sum(span for _, span in earlier), 0.0)
     candidate = attempt.row.candidate
+    found = []
+    for folder, span in [*earlier, (last, rest_s)]:
+        layout = attempt_layout(folder) or (candidate.nodes, candidate.processes_per_node)
+        metered = (_own(final) if folder == last else None) or part_energy(folder)
+        found.append(_Part(nodes=layout[0], processes_per_node=layout[1], seconds=span, metered=metered))
+    return found
+
+
+def _rounding_s(parts: Sequence[_Part], quantum_s: float) -> float:
+    """Return the node-seconds that are billed because each launch is rounded up by itself."""
+    together: dict[int, float] = {}
+    for part in parts:
+        together[part.nodes] = together.get(part.nodes, 0.0) + part.seconds
+    apart = sum(part.nodes * float(billed_s(np.array(part.seconds), quantum_s)) for part in parts)
+    return apart - sum(nodes * float(billed_s(np.array(span), quantum_s)) for nodes, span in together.items())
+
+
+def _stated_j(attempt: Attempt, parts: Sequence[_Part]) -> float | None:
+    """Return the joules by the job's own figures, None where it has none."""
     power = fit_node_power((), (), attempt.plan.job.cluster)
     if not power.known:
         return None
-    watts, _ = power.watts(np.array([float(candidate.processes_per_node)]), np.array([float(candidate.local_batch)]))
-    return float(energy_j(np.array([float(candidate.nodes)]), np.array([seconds]), watts)[0])
+    local_batch = np.full(len(parts), float(attempt.row.candidate.local_batch))
+    watts, _ = power.watts(np.array([float(part.processes_per_node) for part in parts]), local_batch)
+    nodes, seconds = (np.array([float(getattr(part, name)) for part in parts]) for name in ("nodes", "seconds"))
+    return float(energy_j(nodes, seconds, watts).sum())
 
 
 def energy_source(final: Mapping[str, Any]) -> str | None:

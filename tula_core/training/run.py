@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,15 +17,24 @@ from tula_core.models.cost import cost_usd, hourly_price, node_hours
 from tula_core.progress import Event, Listener
 from tula_core.records import QUANTITIES, CurvePoint, Outcome, Plan, Row
 from tula_core.records.candidate import UNKNOWN
-from tula_core.tracking.spent import attempt_folder, attempt_layout, attempt_seconds, seconds_by_nodes
+from tula_core.tracking.spent import (
+    attempt_folder,
+    launched_from,
+    part_folder,
+    part_seconds,
+    planned_layout,
+    seconds_by_nodes,
+)
 from tula_core.training.drift import DriftAlarm
 from tula_core.training.eta import Remaining
 from tula_core.training.metering import energy_source, with_energy
+from tula_core.training.relaunch import Joined, World, worlds_left, worlds_of
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 PointHandler = Callable[[int, Mapping[str, float]], None]
 
 _OF_A_STEP = ("step_time_s", "memory_bytes")
+_LAYOUT = ("nodes", "processes_per_node", "local_batch", "accumulation")
 ENTRY = "tula_core.training.worker:run_in_worker"
 
 
@@ -76,10 +85,14 @@ class _Hearing:
     drift: DriftAlarm = field(init=False)
     seconds_left: float | None = None
     hardware: str | None = None  # where the workers are, None before they have begun
+    steps_before: int = 0  # of the launch at hand
+    relaunched: bool = False
 
     def __post_init__(self) -> None:
         self.remaining = Remaining(self.total_samples, int(self.attempt.plan.facts["train_samples"]))
-        self.drift = DriftAlarm(self.attempt.row["step_time_s"])
+        # The mean step of a run in stages is forecast, not that of an epoch.
+        steady = self.attempt.row.candidate.stages is None
+        self.drift = DriftAlarm(self.attempt.row["step_time_s"] if steady else UNKNOWN)
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         handler = getattr(self, f"_on_{event['kind']}", None)
@@ -98,12 +111,17 @@ class _Hearing:
     def _on_resumed(self, event: Mapping[str, Any]) -> None:
         self.curve = list(event["curve"])
         self.samples, self.steps, self.reductions = event["samples"], event["steps"], event["reductions"]
+        self.steps_before = self.steps
+        if self.relaunched:
+            return
         self._say(f"resumed at {self.samples:,} of {self.total_samples:,} samples", level="info")
 
     def _on_ready(self, event: Mapping[str, Any]) -> None:
         recipe, batch = self.attempt.plan.job.recipe, self.attempt.row.candidate.global_batch
         self.peak_learning_rate = event["peak_learning_rate"]
         self.hardware = event.get("hardware")
+        if self.relaunched:
+            return
         if self.elsewhere:
             self._say(
                 "this is other hardware than the plan's: what the run takes is recorded for this hardware, and nothing "
@@ -162,6 +180,18 @@ class _Hearing:
             level="warning",
         )
 
+    def _on_stage(self, event: Mapping[str, Any]) -> None:
+        batch = event["processes"] * event["local_batch"] * event["accumulation"]
+        self._say(f"the global batch is {batch} from {event['samples']:,} samples on", level="info")
+
+    def relaunch(self, world: World) -> None:
+        """Say that the run goes on with other processes."""
+        self.relaunched = True
+        self._say(
+            f"goes on after {self.samples:,} samples with {world.nodes} x {world.processes_per_node} processes",
+            level="info",
+        )
+
     def _on_diverged(self, event: Mapping[str, Any]) -> None:
         self.reductions += 1
         self.peak_learning_rate = event["new_learning_rate"]
@@ -190,29 +220,51 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
     other error, after the workers have written a checkpoint.
     """
     hearing = _Hearing(attempt, listener, on_point)
-    nodes = attempt.row.candidate.nodes
-    by_nodes = seconds_by_nodes(attempt.folder, attempt.number - 1, nodes)
+    by_nodes = seconds_by_nodes(attempt.folder, attempt.number - 1, attempt.row.candidate.nodes)
+    joined, spans_s = Joined(), list[float]()
     error: BaseException | None = None
     result: LaunchResult | None = None
+    for world in _worlds(attempt):
+        part = part_folder(attempt.task_folder, len(spans_s) + 1)
+        if spans_s:
+            hearing.relaunch(world)
+        result, error = _launch(_task(attempt, world, part), hearing)
+        spans_s.append(part_seconds(part) if result is None else result.seconds)
+        by_nodes[world.nodes] = by_nodes.get(world.nodes, 0.0) + spans_s[-1]
+        if error is not None or result is None or result.result is None:
+            break
+        joined.add(result.result, hearing.steps_before)
+        if result.result["target_reached"]:
+            break
+    if error is None:
+        hearing.end()
+    status: Status = "FINISHED" if error is None else _status(error, result)
+    final = joined.final() if error is None else {}
+    if attempt.resume and len(attempt.row.candidate.stages or ()) > 1:
+        final = {**final, "step_time_s": None}  # of the later stages alone, which no row forecast
+    return _outcome(hearing, status, error, final, by_nodes, spans_s[:-1]), error
+
+
+def _worlds(attempt: Attempt) -> Sequence[World]:
+    """Return the worlds that are left of a run."""
+    worlds = worlds_of(attempt.row.candidate)
+    return worlds_left(worlds, launched_from(attempt.folder, attempt.number - 1)) if attempt.resume else worlds
+
+
+def _launch(task: WorkerTask, hearing: _Hearing) -> tuple[LaunchResult | None, BaseException | None]:
+    """Return how the workers ended, None where they were stopped, and the error that ended them, if any."""
     try:
-        result = launch(_task(attempt), hearing)
-        if result.failure is not None:
-            error = result.failure.to_error()
+        result = launch(task, hearing)
+        return result, None if result.failure is None else result.failure.to_error()
     except (KeyboardInterrupt, StoppedError) as stop:
-        error = stop
+        return None, stop
     except OSError as fault:  # the attempt has failed and is recorded as that, where anything can be written at all
         error = RunError(
-            f"run folder: {str(attempt.folder)!r} cannot be written ({fault.strerror or fault}). "
+            f"run folder: {str(hearing.attempt.folder)!r} cannot be written ({fault.strerror or fault}). "
             "Free disk space or set TULA_HOME to a larger disk, then go on with --resume."
         )
         error.__cause__ = fault
-    if error is None:
-        hearing.end()
-    own_s = attempt_seconds(attempt.task_folder) if result is None else result.seconds
-    by_nodes[nodes] = by_nodes.get(nodes, 0.0) + own_s
-    status: Status = "FINISHED" if error is None else _status(error, result)
-    final = result.result if result is not None and result.result is not None else {}
-    return _outcome(hearing, status, error, final, by_nodes), error
+        return None, error
 
 
 def _status(error: BaseException, result: LaunchResult | None) -> Status:
@@ -223,24 +275,25 @@ def _status(error: BaseException, result: LaunchResult | None) -> Status:
     return "KILLED" if killed else "FAILED"
 
 
-def _task(attempt: Attempt) -> WorkerTask:
+def _task(attempt: Attempt, world: World, folder: Path) -> WorkerTask:
     candidate = attempt.row.candidate
     return WorkerTask(
         entry=ENTRY,
         payload={
             "job": attempt.plan.job.in_precision(candidate.precision).to_dict(),
-            "local_batch": candidate.local_batch,
-            "accumulation": candidate.accumulation,
+            **world.payload(),
+            "planned": [getattr(candidate, name) for name in _LAYOUT],
+            "global_batch": candidate.global_batch,
             "mitigation": list(candidate.mitigation),
             "checkpoint": str(attempt.folder / "checkpoint.pt"),
-            "resume": attempt.resume,
+            "resume": attempt.resume or folder != attempt.task_folder,
             "train_samples": int(attempt.plan.facts["train_samples"]),
             "sample_shape": attempt.plan.facts.get("sample_shape"),
             "power_limit_w": candidate.power_limit_w,
         },
-        folder=attempt.task_folder,
-        nodes=candidate.nodes,
-        processes_per_node=candidate.processes_per_node,
+        folder=folder,
+        nodes=world.nodes,
+        processes_per_node=world.processes_per_node,
         threads=int(attempt.plan.hardware["threads_per_process"]),
     )
 
@@ -251,6 +304,7 @@ def _outcome(
     error: BaseException | None,
     final: Mapping[str, Any],
     by_nodes: Mapping[int, float],
+    spans_s: Sequence[float],
 ) -> Outcome:
     attempt, plan = hearing.attempt, hearing.attempt.plan
     candidate = attempt.row.candidate
@@ -282,7 +336,7 @@ def _outcome(
         predicted={name: interval.value for name, interval in forecast.items()},
         predicted_low={name: interval.low for name, interval in forecast.items()},
         predicted_high={name: interval.high for name, interval in forecast.items()},
-        actual=with_energy(_actual(hearing, final, by_nodes), attempt, final),
+        actual=with_energy(_actual(hearing, final, by_nodes), attempt, final, spans_s),
         curve=curve,
         run_folder=str(attempt.folder),
         finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -293,7 +347,7 @@ def _outcome(
 
 def _changed_layout(attempt: Attempt) -> bool:
     folders = (attempt_folder(attempt.folder, number) for number in range(1, attempt.number + 1))
-    return len({layout for folder in folders if (layout := attempt_layout(folder)) is not None}) > 1
+    return len({layout for folder in folders if (layout := planned_layout(folder)) is not None}) > 1
 
 
 def _actual(hearing: _Hearing, final: Mapping[str, Any], by_nodes: Mapping[int, float]) -> dict[str, float | None]:

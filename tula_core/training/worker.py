@@ -24,7 +24,7 @@ from tula_core.engine.loop import StepSeeds, run_step, settle_buckets
 from tula_core.engine.moments import StepMoments
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
 from tula_core.engine.power.windows import RunMeter, plain
-from tula_core.errors import DivergedError, InputError, RunError, StoppedError
+from tula_core.errors import DivergedError, RunError, StoppedError
 from tula_core.job import Job, Target
 from tula_core.mitigations import complete, make
 from tula_core.mitigations.method import Setting
@@ -34,11 +34,11 @@ from tula_core.seeding import derive_seed, fold
 from tula_core.training.decisions import FILE_NAME, DecisionLog
 from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict
 from tula_core.training.metering import check_power_limit
+from tula_core.training.same_data import require_same_data
 from tula_core.training.stages import LayoutPlan, layout_for
 from tula_core.training.step_times import StepTimes
 from tula_core.workloads import Workload
 from tula_core.workloads.load import load_workload
-from tula_core.workloads.trial import fixed_randomness, read_batch
 
 _LOCK_WAIT_S = 30.0
 
@@ -68,21 +68,23 @@ class Run:
         self.job = Job.from_mapping(payload["job"])
         self.workload: Workload = load_workload(self.job)
         self.samples = size_of(self.workload.train_set())
-        _require_same_data(self.workload, self.samples, payload)
+        require_same_data(self.workload, self.samples, payload)
         self.most = Layout(
             processes=context.processes, local_batch=payload["local_batch"], accumulation=payload["accumulation"]
         )
         recipe = self.job.recipe
         self.total_samples = recipe.epochs * self.samples
+        self.until = min(self.total_samples, payload.get("until_samples") or self.total_samples)
         names = payload["mitigation"]
         options = complete(names, self.job.mitigation_options)
-        self.methods = make(names, self._setting(), options)
+        setting = self._setting(payload.get("global_batch"))
+        self.methods = make(names, setting, options)
         self.trainee: Trainee = assemble(self.workload, recipe, context, seed=self.job.seed, methods=self.methods)
         self.moments = StepMoments(self.trainee) if self.methods.need_moments else None
         self.plan = self._layout_plan(names, payload.get("stages"))
         self.layout = self.plan.at(0)
         self.stream = self._stream(self.layout)
-        self.rate = LearningRate.plan(recipe, self.most.global_batch, names, self.total_samples, options)
+        self.rate = LearningRate.plan(recipe, setting.global_batch, names, self.total_samples, options)
         self.step_seed = derive_seed(self.job.seed, "step")
         self.common_seed = derive_seed(self.job.seed, "common step")
         self.checkpoint = Path(payload["checkpoint"])
@@ -98,7 +100,7 @@ class Run:
         self._step_rate = self.rate.peak
         self._attempt_began = self._step_began = time.perf_counter()
 
-    def _setting(self) -> Setting:
+    def _setting(self, planned_batch: int | None) -> Setting:
         return Setting(
             recipe=self.job.recipe,
             processes=self.context.processes,
@@ -108,6 +110,7 @@ class Run:
             train_samples=self.samples,
             total_samples=self.total_samples,
             seed=self.job.seed,
+            planned_batch=planned_batch,
         )
 
     def _layout_plan(self, names: Sequence[str], stages: Sequence[Mapping[str, Any]] | None) -> LayoutPlan:
@@ -155,7 +158,7 @@ class Run:
         )
 
     def go(self) -> dict[str, Any]:
-        """Train to the target or the last epoch and return the result of rank 0."""
+        """Train to the target, the last epoch or where other processes take over; return the result of rank 0."""
         self._step_began = time.perf_counter()
         while not self._finished:
             self.guard = Guard(self.context, self.progress.initial_loss)
@@ -196,7 +199,7 @@ class Run:
 
     @property
     def _finished(self) -> bool:
-        return self.progress.target_reached or self.progress.samples >= self.total_samples
+        return self.progress.target_reached or self.progress.samples >= self.until
 
     def _take(self, step: Step) -> bool:
         """Take one step and what follows from it; False when the run went back to a checkpoint."""
@@ -342,30 +345,13 @@ class Run:
         self.guard.saved(time.perf_counter() - began)
 
 
-def _require_same_data(workload: Workload, samples: int, payload: dict[str, Any]) -> None:
-    """Refuse data of another size or shape than planned for: the forecast would be held against something else."""
-    if samples != payload["train_samples"]:
-        raise InputError(
-            f"plan: it was made for {payload['train_samples']} training samples, now there are {samples}. "
-            "Its epochs, steps and cost do not hold: plan again."
-        )
-    planned = payload.get("sample_shape")
-    if planned is None:
-        return
-    with fixed_randomness():
-        inputs, _ = read_batch(workload, workload.train_set(), [0], "train_data")
-    if list(inputs.shape[1:]) != list(planned):
-        raise InputError(
-            f"plan: it was made for samples of shape {tuple(planned)}, now they are {tuple(inputs.shape[1:])}. "
-            "Its times, memory and cost do not hold: plan again."
-        )
-
-
 def run_in_worker(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:
     """Entry of the train task.
 
     ``payload``: ``job`` (resolved), ``local_batch``, ``accumulation``, ``mitigation``, ``checkpoint``
-    (path), ``resume``, ``train_samples`` and ``sample_shape`` (of the plan; the shape may be None).
+    (path), ``resume``, ``train_samples`` and ``sample_shape`` (of the plan; the shape may be None); where the layout
+    changes on the way also ``stages`` (each with ``from_samples``, ``local_batch``, ``accumulation``),
+    ``until_samples`` (where other processes take over, None for the end) and ``global_batch`` (of the last stage).
     """
     with _sole_writer(context, Path(payload["checkpoint"])):
         run = Run(context, payload)
