@@ -21,13 +21,13 @@ predicted: expect those errors on a machine of your own.
 
 ## How the priors were learnt
 
-`python -m tula_core.bench.learn KIND --data DIR` makes each file of priors that the package carries: of step time the mean
-and covariance of scale-free parameters over (cluster, network) pairs, by empirical Bayes; of epochs the spread of the
-critical batch and the shape of the curve over benchmarks; of scaling and of transfers between devices the spreads of
-accelerators, families and datasheet facts; of energy the law's parameters over (accelerator, network) groups; of reach
-how the best metric falls with the batch. Each file holds such means and spreads alone: no row, network or cluster can be
-looked up in it. The forms of the laws were chosen while looking at these data, so "left out" tests the priors and not the
-forms: other measurements may be missed by more.
+`python -m tula_core.bench.learn KIND --data DIR` makes each file of priors that the package carries: of step time the
+mean and covariance of scale-free parameters over (cluster, network) pairs, by empirical Bayes; of epochs the spread
+of the critical batch and the shape of the curve over benchmarks; of scaling and of transfers between devices the
+spreads of accelerators, families and datasheet facts; of energy the law's parameters over (accelerator, network)
+groups; of reach how the best metric falls with the batch. Each file holds such means and spreads alone: no row,
+network or cluster can be looked up in it. The forms of the laws were chosen while looking at these data, so "left
+out" tests the priors and not the forms: other measurements may be missed by more.
 """
 
 
