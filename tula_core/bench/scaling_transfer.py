@@ -24,8 +24,8 @@ START = TransferPriors(
 """Figures towards which learning is drawn; only the share and the spread between equal devices are learnt.
 
 A handful of tuned networks that keep their devices busy cannot tell how far other networks lie, nor what the floor of a
-step does. Those figures were set by hand, one of three widths that were tried, so that 90 % intervals held about 90 % of
-the same networks' step times on other clusters and of the same trainings' energy on another accelerator.
+step does. Those figures were set by hand, one of three widths that were tried, so that 90 % intervals held about 90 %
+of the same networks' step times on other clusters and of the same trainings' energy on another accelerator.
 """
 
 _DRAWN_SD = 0.5  # of a logit or a logarithm
