@@ -138,10 +138,11 @@ def forecast_table(plan: Plan, rows: Iterable[int]) -> Table:
 
 
 def _batch(row: Row) -> str:
-    """Return local batch and accumulation; below the precision where it is not the recipe's, and a power limit."""
+    """Return local batch and accumulation; below the precision where it is not the recipe's, a power limit, stages."""
     c = row.candidate
     limit = None if c.power_limit_w is None else f"{c.power_limit_w:g} W"
-    return "\n".join(part for part in (f"{c.local_batch} x {c.accumulation}", c.precision, limit) if part)
+    stages = f"{len(c.stages)} stages" if c.stages is not None and len(c.stages) > 1 else None
+    return "\n".join(part for part in (f"{c.local_batch} x {c.accumulation}", c.precision, limit, stages) if part)
 
 
 def metric_name(plan: Plan) -> str:

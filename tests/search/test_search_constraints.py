@@ -11,8 +11,8 @@ from search_fakes import GIB, around, job, profile
 from tula_core.engine.batches import Layout, micro_batch_sizes, step_sizes
 from tula_core.errors import InputError
 from tula_core.job import Target
-from tula_core.records import Candidate, Row
-from tula_core.search.constraints import Limits, accuracy_slack, check_request, judge, memory_limit
+from tula_core.records import Candidate, Row, Stage
+from tula_core.search.constraints import Limits, _fewest_at_once, accuracy_slack, check_request, judge, memory_limit
 
 Z80, Z90 = 0.8416212335729143, 1.6448536269514722  # normal quantiles of 80 % and of a two-sided 90 % interval
 
@@ -200,3 +200,20 @@ def test_a_judged_row_keeps_its_forecast_and_is_valid_json():
     item = judged(with_limits(deadline=60))
     assert Row.from_dict(json.loads(json.dumps(item.row.to_dict(), allow_nan=False)))["accuracy"].value == 0.9
     assert isinstance(job(target={"value": 0.9}).target, Target)
+
+
+def test_every_stage_has_to_give_the_network_enough_samples_at_once():
+    def staged(first: int, begins: int) -> Candidate:
+        shape = {"nodes": 1, "processes_per_node": 1, "accumulation": 1}
+        stages = (
+            Stage(from_samples=0, local_batch=first, **shape),
+            Stage(from_samples=begins, local_batch=64, **shape),
+        )
+        return Candidate(nodes=1, processes_per_node=1, local_batch=64, stages=stages)
+
+    # A first stage that ends within an epoch never takes the epoch's tail of a single sample.
+    assert _fewest_at_once(staged(16, 160), 64 * 10) == 16
+    assert _fewest_at_once(staged(2, 200), 641) == 2
+    # 441 samples are left of the epoch that the second begins in: 6 of 64 and a tail of 57; whole epochs share theirs.
+    assert _fewest_at_once(staged(50, 200), 641) == 32
+    assert _fewest_at_once(staged(3, 641), 641) == 2

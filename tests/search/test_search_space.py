@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from search_fakes import GIB, FakePredictor, job, profile, timing
 
 from tula_core.job import Cluster
+from tula_core.search.notes import stage_words
 from tula_core.search.space import BatchRange, batches, candidates, key, layouts, reference_key
 
 
@@ -157,3 +158,13 @@ def test_batches_that_a_schedule_never_comes_to_are_not_offered():
     found = candidates(profile(6400), flat, FakePredictor(), ("seesaw",))
     assert max(c.global_batch for c in found) == 64 and all(c.stages is None for c in found)
     assert len({key(c) for c in found}) == len(found)
+
+
+def test_the_stages_of_a_choice_are_said_in_words():
+    asked = job({"batch_size": 64, "epochs": 5}, cluster={"nodes": 1, "processes_per_node": 1})
+    found = candidates(profile(6400), asked, FakePredictor(), ("growth",))
+    said = [stage_words(c) for c in found if c.global_batch in (64, 256)]
+    assert said == [
+        "",
+        " The global batch grows on the way: 64, then 128 from 9,600, 256 from 19,200 training samples on.",
+    ]

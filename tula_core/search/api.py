@@ -22,7 +22,7 @@ from tula_core.search.constraints import (
     memory_limit,
 )
 from tula_core.search.forecaster import Forecaster
-from tula_core.search.notes import data_notes, norm_warning
+from tula_core.search.notes import data_notes, norm_warning, stage_words
 from tula_core.search.objective import Decision, decide
 from tula_core.search.reasons import explain
 from tula_core.search.space import candidates, key, reference_key
@@ -82,7 +82,7 @@ def make_plan(
         choice_index=decision.choice,
         reason=explain(judged, decision, job, profile.hardware)
         + _of_target(judged, decision, limits)
-        + _beware_of_norm(judged, decision, profile)
+        + _of_choice(judged, decision, profile)
         + spending.reason(),
         assumptions=_assumptions(predictor, searched, limits, profile, len(grid)),
         facts=_facts(profile, job, decision, len(judged), len(grid)) | spending.facts(),
@@ -170,8 +170,11 @@ def _of_target(judged: Sequence[Judged], decision: Decision, limits: Limits) -> 
     )
 
 
-def _beware_of_norm(judged: Sequence[Judged], decision: Decision, profile: Profile) -> str:
-    return "" if decision.choice is None else norm_warning(judged[decision.choice].row.candidate, profile.facts)
+def _of_choice(judged: Sequence[Judged], decision: Decision, profile: Profile) -> str:
+    if decision.choice is None:
+        return ""
+    candidate = judged[decision.choice].row.candidate
+    return stage_words(candidate) + norm_warning(candidate, profile.facts)
 
 
 def _done(judged: Sequence[Judged]) -> Event:

@@ -10,7 +10,7 @@ from tula_core.engine.shares import Layout, smallest_micro_batch
 from tula_core.errors import InputError
 from tula_core.job import Job, Target
 from tula_core.models.cost import has_price
-from tula_core.records import Candidate, Hardware, Profile, Row
+from tula_core.records import Candidate, Hardware, Profile, Row, Stage
 from tula_core.search import odds, words
 from tula_core.search.violation import Violation, unchecked
 
@@ -188,10 +188,30 @@ def _too_little_data(candidate: Candidate, train_samples: int) -> Violation:
 
 
 def _fewest_at_once(candidate: Candidate, train_samples: int) -> int:
+    if candidate.stages:
+        ends = [*(stage.from_samples for stage in candidate.stages[1:]), math.inf]
+        return min(
+            _fewest_of_stage(stage, end, train_samples) for stage, end in zip(candidate.stages, ends, strict=True)
+        )
     layout = Layout(
         processes=candidate.processes, local_batch=candidate.local_batch, accumulation=candidate.accumulation
     )
     return smallest_micro_batch(train_samples, layout)
+
+
+def _fewest_of_stage(stage: Stage, end: float, train_samples: int) -> int:
+    """Return the same for one stage: its full steps, the end of the epoch it begins in, and whole epochs."""
+    layout = Layout(
+        processes=stage.nodes * stage.processes_per_node,
+        local_batch=stage.local_batch,
+        accumulation=stage.accumulation,
+    )
+    spans, rest = [layout.global_batch], -stage.from_samples % train_samples
+    if rest and stage.from_samples + rest <= end:
+        spans.append(rest)
+    if end - stage.from_samples - rest >= train_samples:
+        spans.append(train_samples)
+    return min(smallest_micro_batch(span, layout) for span in spans)
 
 
 def _too_few_at_once(candidate: Candidate, limits: Limits, fewest: int) -> Violation:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tula_core.engine.shares import Layout, tail_is_shared
 from tula_core.job import Job
+from tula_core.mitigations.batches.stages import batch_of
 from tula_core.records import Candidate, Row, WorkloadFacts
 from tula_core.search.space import LARGEST_MULTIPLE, layouts, rounded_layouts
 
@@ -19,7 +20,17 @@ def layout_of(candidate: Candidate) -> Layout:
 
 def data_notes(rows: Sequence[Row], job: Job, facts: WorkloadFacts) -> list[str]:
     """Return what the size of the training set, the reference batch and batch norm mean for the rows of a plan."""
-    return [*_size(job, facts), *_rounding(job), *_tails(rows, facts), *_norm(rows, facts)]
+    return [*_size(job, facts), *_rounding(job), *_tails(rows, facts), *_norm(rows, facts), *_stages(rows)]
+
+
+def stage_words(candidate: Candidate) -> str:
+    """Return a sentence with the batches of a choice in stages, and from which sample on; empty otherwise."""
+    stages = candidate.stages or ()
+    if len(stages) < 2:
+        return ""
+    first, *later = stages
+    moves = ", ".join(f"{batch_of(stage)} from {stage.from_samples:,}" for stage in later)
+    return f" The global batch grows on the way: {batch_of(first)}, then {moves} training samples on."
 
 
 def norm_warning(candidate: Candidate, facts: WorkloadFacts) -> str:
@@ -78,4 +89,13 @@ def _norm(rows: Sequence[Row], facts: WorkloadFacts) -> Iterator[str]:
             "another local batch are therefore not the same training, and accumulation does not make them so; accuracy "
             "is forecast from the global batch alone. Where that matters use a norm without batch statistics (group or "
             "layer norm), or a row without accumulation whose local batch is near the reference's."
+        )
+
+
+def _stages(rows: Sequence[Row]) -> Iterator[str]:
+    if any(len(row.candidate.stages or ()) > 1 for row in rows):
+        yield (
+            "A batch that grows is forecast stage by stage: a row's step time is the mean over all steps, its batch "
+            "that of the last stage, its memory that of the fullest, and the noise of its steps is taken to fall as it "
+            "would under the recipe's schedule."
         )
