@@ -141,7 +141,11 @@ def _batch(row: Row) -> str:
     """Return local batch and accumulation; below the precision where it is not the recipe's, a power limit, stages."""
     c = row.candidate
     limit = None if c.power_limit_w is None else f"{c.power_limit_w:g} W"
-    stages = f"{len(c.stages)} stages" if c.stages is not None and len(c.stages) > 1 else None
+    stages = None
+    if c.stages is not None and len(c.stages) > 1:
+        first = c.stages[0]
+        alike = (first.nodes, first.processes_per_node) == (c.nodes, c.processes_per_node)
+        stages = f"{len(c.stages)} stages" + ("" if alike else f" from {first.nodes} x {first.processes_per_node}")
     return "\n".join(part for part in (f"{c.local_batch} x {c.accumulation}", c.precision, limit, stages) if part)
 
 

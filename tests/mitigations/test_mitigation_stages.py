@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tula_core.engine.shares import Layout, step_sizes, window_sizes
 from tula_core.job import Recipe
-from tula_core.mitigations.batches.stages import Course, batch_of, place, planned_stages, share_of, staged
+from tula_core.mitigations.batches.stages import Course, batch_of, begun_alone, place, planned_stages, share_of, staged
 from tula_core.records import Candidate, Stage
 
 
@@ -111,3 +111,21 @@ def test_no_stage_begins_where_processes_would_be_left_without_samples() -> None
 def test_shares_are_whole_samples() -> None:
     odd = candidate(processes_per_node=3, local_batch=7, accumulation=3)
     assert [share_of(batch, odd) for batch in (1, 12, 30, 63)] == [(2, 1), (4, 1), (5, 2), (7, 3)]
+
+
+def test_one_process_begins_as_long_as_it_takes_the_batch() -> None:
+    grown = staged(candidate(nodes=2, local_batch=128, accumulation=1), course())
+    alone = begun_alone(grown, course())
+    assert alone is not None and alone.stages is not None and grown.stages is not None
+    shapes = [(s.nodes, s.processes_per_node, s.local_batch, s.accumulation) for s in alone.stages]
+    assert shapes == [(1, 1, 64, 1), (1, 1, 128, 1), (2, 2, 64, 1), (2, 2, 128, 1)]
+    assert [batch_of(s) for s in alone.stages] == [batch_of(s) for s in grown.stages]
+    assert [s.from_samples for s in alone.stages] == [s.from_samples for s in grown.stages]
+
+
+def test_there_is_nothing_to_begin_alone_where_one_process_cannot_or_is_all_there_is() -> None:
+    small = staged(candidate(local_batch=32, accumulation=8), course())
+    single = staged(candidate(processes_per_node=1), course())
+    assert small.stages is not None and begun_alone(small, course()) is None
+    assert single.stages is not None and begun_alone(single, course()) is None
+    assert begun_alone(candidate(), course()) is None

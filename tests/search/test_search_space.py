@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from search_fakes import GIB, FakePredictor, job, profile, timing
 
 from tula_core.job import Cluster
+from tula_core.mitigations.batches.stages import batch_of
 from tula_core.search.notes import stage_words
 from tula_core.search.space import BatchRange, batches, candidates, key, layouts, reference_key
 
@@ -144,13 +145,17 @@ def test_with_a_growing_batch_each_candidate_is_the_end_of_its_stages():
     asked = job({"batch_size": 64, "epochs": 5}, cluster={"nodes": 1, "processes_per_node": 2})
     plain = candidates(profile(6400), asked, FakePredictor(), ("warmup",))
     grown = candidates(profile(6400), asked, FakePredictor(), ("growth",))
-    assert shapes(grown) == shapes(plain)
+    assert set(shapes(grown)) == set(shapes(plain)) and len({key(c) for c in grown}) == len(grown)
     for c in grown:
         assert (c.stages is not None) == (c.global_batch > 64)
         if c.stages is not None:
             last = c.stages[-1]
             assert (last.local_batch, last.accumulation) == (c.local_batch, c.accumulation)
-            assert c.stages[0].processes_per_node * c.stages[0].local_batch == 64
+            assert batch_of(c.stages[0]) == 64
+    # One process takes 64 samples where the local batch is as large, so such rows come twice.
+    twice = [c for c in grown if c.stages is not None and c.stages[0].processes_per_node < c.processes_per_node]
+    assert {c.local_batch for c in twice} == {c.local_batch for c in plain if c.processes == 2} - {8, 16, 32}
+    assert all(stage.local_batch <= c.local_batch for c in twice for stage in c.stages or ())
 
 
 def test_batches_that_a_schedule_never_comes_to_are_not_offered():
@@ -168,3 +173,13 @@ def test_the_stages_of_a_choice_are_said_in_words():
         "",
         " The global batch grows on the way: 64, then 128 from 9,600, 256 from 19,200 training samples on.",
     ]
+
+
+def test_that_processes_join_later_is_said_too():
+    asked = job({"batch_size": 64, "epochs": 5}, cluster={"nodes": 2, "processes_per_node": 1})
+    found = candidates(profile(6400), asked, FakePredictor(), ("growth",))
+    (said,) = [stage_words(c) for c in found if c.global_batch == 256 and c.nodes == 2 and c.stages[0].nodes == 1]
+    assert said.endswith(
+        "It begins on 1 x 1 processes; those of the row start at 19,200 samples, and nodes are paid for only while "
+        "they train."
+    )

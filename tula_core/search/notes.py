@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tula_core.engine.shares import Layout, tail_is_shared
 from tula_core.job import Job
-from tula_core.mitigations.batches.stages import batch_of
+from tula_core.mitigations.batches.stages import batch_of, processes_of
 from tula_core.records import Candidate, Row, WorkloadFacts
 from tula_core.search.space import LARGEST_MULTIPLE, layouts, rounded_layouts
 
@@ -30,7 +30,14 @@ def stage_words(candidate: Candidate) -> str:
         return ""
     first, *later = stages
     moves = ", ".join(f"{batch_of(stage)} from {stage.from_samples:,}" for stage in later)
-    return f" The global batch grows on the way: {batch_of(first)}, then {moves} training samples on."
+    grows = f" The global batch grows on the way: {batch_of(first)}, then {moves} training samples on."
+    joined = next((stage for stage in later if processes_of(stage) != processes_of(first)), None)
+    if joined is None:
+        return grows
+    return (
+        f"{grows} It begins on {first.nodes} x {first.processes_per_node} processes; those of the row start at "
+        f"{joined.from_samples:,} samples, and nodes are paid for only while they train."
+    )
 
 
 def norm_warning(candidate: Candidate, facts: WorkloadFacts) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tula_core.job import Cluster, Job
-from tula_core.mitigations.batches.stages import Course, staged
+from tula_core.mitigations.batches.stages import Course, begun_alone, processes_of, staged
 from tula_core.records import Candidate, Profile
 from tula_core.records.candidate import PRECISION
 from tula_core.search.constraints import memory_limit
@@ -20,7 +20,7 @@ LARGEST_MULTIPLE = 64
 ALL_UP_TO = 8
 """Up to this many nodes, or processes on one node, every number is looked at; above, powers of two and the most."""
 
-Key = tuple[int, int, int, int, int, str, float]
+Key = tuple[int, int, int, int, int, str, float, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,8 @@ def key(candidate: Candidate) -> Key:
     """Return what tells candidates of one job apart, in the order of the table."""
     c = candidate
     shape = (c.nodes, c.processes_per_node, c.global_batch, c.accumulation, c.local_batch)
-    return (*shape, c.precision or "", c.power_limit_w or 0.0)
+    idle_first = c.processes - processes_of(c.stages[0]) if c.stages else 0
+    return (*shape, c.precision or "", c.power_limit_w or 0.0, idle_first)
 
 
 def reference_key(candidates: Iterable[Candidate], batch: int) -> Key:
@@ -55,7 +56,8 @@ def candidates(profile: Profile, job: Job, predictor: Forecaster, mitigation: tu
     The reference batch on one process is always among them, and so is whatever was measured within the cluster, also
     where it breaks a limit: then the plan says which. Each precision of ``job.precisions`` brings its own; each comes
     without a power limit, and with each of those that the cluster's accelerators may be given. Where a method grows
-    the batch on a schedule, each is the end of its stages.
+    the batch on a schedule, each is the end of its stages, once on its own processes from the beginning and once on
+    one process as long as that takes the batch.
     """
     course = Course(recipe=job.recipe, train_samples=profile.facts.train_samples, options=job.mitigation_options)
     names: tuple[str | None, ...] = (None, *job.other_precisions)
@@ -74,7 +76,9 @@ def candidates(profile: Profile, job: Job, predictor: Forecaster, mitigation: tu
         for limit in (None, *power_limits(profile, job.cluster))
     )
     # Batches that a schedule never comes to end at one that it does, which may be there already.
-    distinct = {key(candidate): candidate for candidate in (staged(candidate, course) for candidate in made)}
+    grown = [staged(candidate, course) for candidate in made]
+    alone = (begun_alone(candidate, course) for candidate in grown)
+    distinct = {key(candidate): candidate for candidate in (*grown, *alone) if candidate is not None}
     return tuple(distinct[place] for place in sorted(distinct))
 
 

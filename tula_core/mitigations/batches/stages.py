@@ -70,6 +70,24 @@ def staged(candidate: Candidate, course: Course) -> Candidate:
     )
 
 
+def begun_alone(candidate: Candidate, course: Course) -> Candidate | None:
+    """Return a staged candidate that begins on one process and takes all of its own when the batch needs them.
+
+    One process takes the batches that fit within the candidate's local batch, which is known to fit in memory; nodes
+    that would only share a small batch are not paid for meanwhile. None where that changes nothing.
+    """
+    stages = [
+        replace(stage, nodes=1, processes_per_node=1, local_batch=batch_of(stage), accumulation=1)
+        if batch_of(stage) <= candidate.local_batch
+        else stage
+        for stage in candidate.stages or ()
+    ]
+    if candidate.processes == 1 or not stages or processes_of(stages[0]) > 1:
+        return None
+    placed = place(stages, course.train_samples, course.total_samples)
+    return replace(candidate, stages=placed) if len(placed) > 1 and processes_of(placed[0]) == 1 else None
+
+
 def _placed(names: Sequence[str], candidate: Candidate, course: Course) -> tuple[Stage, ...]:
     """Return the stages, one where the batch does not change, none where no method sets it."""
     stages = [
@@ -123,7 +141,7 @@ def place(stages: Sequence[Stage], train_samples: int, total_samples: int) -> tu
     samples for every process of any stage, or to an epoch's end. A stage that another replaces there and then, or
     that changes nothing, is left out.
     """
-    least = LEAST_SAMPLES * max(stage.nodes * stage.processes_per_node for stage in stages)
+    least = LEAST_SAMPLES * max(processes_of(stage) for stage in stages)
     placed = [stages[0]]
     for stage in stages[1:]:
         before = placed[-1]
@@ -149,6 +167,11 @@ def _boundary(before: Stage, wanted: int, least: int, train_samples: int, total_
     return min(places, key=lambda place: abs(place - wanted))
 
 
+def processes_of(stage: Stage) -> int:
+    """Return the processes of a stage on all nodes."""
+    return stage.nodes * stage.processes_per_node
+
+
 def batch_of(stage: Stage) -> int:
     """Return the samples of one step of a stage."""
-    return stage.nodes * stage.processes_per_node * stage.local_batch * stage.accumulation
+    return processes_of(stage) * stage.local_batch * stage.accumulation
