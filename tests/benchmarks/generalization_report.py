@@ -1,0 +1,150 @@
+"""The benchmark's tables as Markdown and CSV, and its picture: what is drawn, and the drawing."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from tests.benchmarks.generalization_bars import Bar
+from tests.benchmarks.generalization_summary import Cell, Cells, Recovery
+
+_HEAD = (
+    "method", "test accuracy %", "minus small, points", "steps", "samples", "seconds", "training accuracy %",
+    "batch", "rate", "notes",
+)  # fmt: skip
+_COLUMNS = (
+    "job", "method", "batch", "learning_rate", "seeds", "accuracy_pct", "accuracy_error", "minus_small",
+    "minus_small_error", "train_accuracy_pct", "steps", "samples", "seconds", "diverged", "rate_halved", "rate_at_edge",
+)  # fmt: skip
+
+
+def job_table(found: Cells, job: str) -> str:
+    """Return one job's table in Markdown."""
+    rows = [_line(cell) for (name, _), cell in found.items() if name == job]
+    return _markdown(_HEAD, rows)
+
+
+def _line(cell: Cell) -> list[str]:
+    return [
+        cell.row.title,
+        str(cell.accuracy),
+        "" if cell.to_small is None or cell.batch == cell.bench.small_batch else str(cell.to_small),
+        f"{cell.steps:.0f}",
+        f"{cell.samples:.0f}",
+        "" if cell.seconds is None else f"{cell.seconds:.1f}",
+        str(cell.train_accuracy),
+        str(cell.batch),
+        f"{cell.rate:g}",
+        notes(cell),
+    ]
+
+
+def notes(cell: Cell) -> str:
+    """Return what a reader has to know of a cell before believing it."""
+    seeds = len(cell.by_seed)
+    told = [
+        f"{cell.diverged} of {seeds} diverged" if cell.diverged else "",
+        f"rate halved after divergence in {cell.reduced} of {seeds}" if cell.reduced else "",
+        "rate at the edge of its grid" if cell.at_edge else "",
+    ]
+    return "; ".join(text for text in told if text)
+
+
+def recovery_table(made: Sequence[Recovery]) -> str:
+    """Return the shares of the gap that each row closed, in Markdown."""
+    head = ("job", "method", "closed", "of the gap from", "gap, points")
+    rows = [[item.cell.bench.name, item.cell.row.title, _share(item), item.base.title, str(item.gap)] for item in made]
+    return _markdown(head, rows)
+
+
+def _share(item: Recovery) -> str:
+    if item.share is None:
+        return "no gap"
+    unsure = item.gap.error is None or item.gap.mean < 2 * item.gap.error
+    return f"{100 * item.share:.0f} %" + (" (gap within two standard errors of none)" if unsure else "")
+
+
+def bar_table(made: Sequence[Bar]) -> str:
+    """Return the bars in Markdown."""
+    said = {True: "met", False: "MISSED", None: "not measured"}
+    return _markdown(("bar", "found", "verdict"), [[bar.text, bar.found, said[bar.met]] for bar in made])
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def as_csv(found: Cells) -> str:
+    """Return all cells, one a line, numbers in full."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for cell in found.values():
+        to_small = (cell.to_small.mean, cell.to_small.error) if cell.to_small is not None else (None, None)
+        writer.writerow(
+            [cell.bench.name, cell.row.name, cell.batch, cell.rate, len(cell.by_seed), cell.accuracy.mean,
+             cell.accuracy.error, *to_small, cell.train_accuracy.mean, cell.steps, cell.samples, cell.seconds,
+             cell.diverged, cell.reduced, cell.at_edge]
+        )  # fmt: skip
+    return text.getvalue()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Points:
+    """What one panel shows: a point a row, steps against accuracy with its standard error, and the small batch's."""
+
+    titles: tuple[str, ...]
+    steps: tuple[float, ...]
+    accuracy_pct: tuple[float, ...]
+    error: tuple[float, ...]
+    small_pct: float | None
+
+
+def points(found: Cells, job: str) -> Points:
+    """Return what is drawn of a job."""
+    own = [cell for (name, _), cell in found.items() if name == job]
+    small = [cell.accuracy.mean for cell in own if cell.row.name == "small"]
+    return Points(
+        titles=tuple(cell.row.name for cell in own),
+        steps=tuple(cell.steps for cell in own),
+        accuracy_pct=tuple(cell.accuracy.mean for cell in own),
+        error=tuple(cell.accuracy.error or 0.0 for cell in own),
+        small_pct=small[0] if small else None,
+    )
+
+
+def draw(panels: dict[str, Points], title: str, path: Path) -> None:
+    """Write a PNG with a panel for each job."""
+    figure = Figure(figsize=(5.2 * max(len(panels), 1), 4.6), layout="constrained", dpi=110)
+    FigureCanvasAgg(figure)
+    figure.suptitle(title)
+    for axes, (job, shown) in zip(
+        figure.subplots(1, max(len(panels), 1), squeeze=False)[0], panels.items(), strict=True
+    ):
+        _panel(axes, job, shown)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def _panel(axes: Axes, job: str, shown: Points) -> None:
+    for number, name in enumerate(shown.titles):
+        axes.errorbar(
+            shown.steps[number],
+            shown.accuracy_pct[number],
+            yerr=shown.error[number],
+            fmt="os^Dv"[number % 5],
+            capsize=3,
+            label=name,
+        )
+    if shown.small_pct is not None:
+        axes.axhline(shown.small_pct, color="black", linewidth=0.6, linestyle=":")
+    axes.set(xscale="log", xlabel="optimizer steps", ylabel="test accuracy, %", title=job)
+    axes.legend(fontsize="x-small", loc="lower right")
