@@ -1,10 +1,12 @@
 """The benchmarks are run by hand; here only that they still run."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.benchmarks import loop_overhead, model_speed, predicted_actual
+from tests.benchmarks import generalization, loop_overhead, model_speed, predicted_actual
 
 
 def test_the_loop_overhead_is_printed_as_a_ratio(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,3 +33,27 @@ def test_the_speed_of_the_models_is_printed_beside_its_limits(capsys: pytest.Cap
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["fit", "step-time", "rows"]
     assert all(float(line.split()[1]) > 0 for line in lines[1:])
+
+
+def test_the_generalization_benchmark_prints_its_tables_and_goes_on_from_its_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "results.jsonl"
+    short = ["--quick", "--jobs", "digits", "--methods", "plain", "--seeds", "1", "--out", str(out)]
+    assert generalization.main(short) == 0
+    printed = capsys.readouterr().out
+    assert "| small batch |" in printed and "| large batch, the small batch's rate |" in printed
+    assert all(out.with_suffix(suffix).stat().st_size > 0 for suffix in (".md", ".csv", ".png"))
+    whole = out.read_text()
+    out.write_text(whole[:-20])  # as an interruption leaves it
+    assert generalization.main(short) == 0
+    assert capsys.readouterr().err.count(" digits final ") == 1
+    assert [_without_clock(line) for line in out.read_text().splitlines()] == [
+        _without_clock(line) for line in whole.splitlines()
+    ]
+
+
+def _without_clock(line: str) -> dict[str, Any]:
+    row: dict[str, Any] = json.loads(line)
+    del row["result"]["seconds"]
+    return row
