@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,7 +34,7 @@ def test_the_speed_of_the_models_is_printed_beside_its_limits(capsys: pytest.Cap
     assert all(float(line.split()[1]) > 0 for line in lines[1:])
 
 
-def test_the_generalization_benchmark_prints_its_tables_and_goes_on_from_its_file(
+def test_the_generalization_benchmark_trains_and_writes_its_tables(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = tmp_path / "results.jsonl"
@@ -44,16 +43,5 @@ def test_the_generalization_benchmark_prints_its_tables_and_goes_on_from_its_fil
     printed = capsys.readouterr().out
     assert "| small batch |" in printed and "| large batch, the small batch's rate |" in printed
     assert all(out.with_suffix(suffix).stat().st_size > 0 for suffix in (".md", ".csv", ".png"))
-    whole = out.read_text()
-    out.write_text(whole[:-20])  # as an interruption leaves it
-    assert generalization.main(short) == 0
-    assert capsys.readouterr().err.count(" digits final ") == 1
-    assert [_without_clock(line) for line in out.read_text().splitlines()] == [
-        _without_clock(line) for line in whole.splitlines()
-    ]
-
-
-def _without_clock(line: str) -> dict[str, Any]:
-    row: dict[str, Any] = json.loads(line)
-    del row["result"]["seconds"]
-    return row
+    results = [json.loads(line)["result"] for line in out.read_text().splitlines()]
+    assert len(results) == 5 and all(result["accuracy"] > 0.2 for result in results)

@@ -134,6 +134,19 @@ def test_a_small_batch_below_its_known_figure_is_said(tmp_path: Path) -> None:
     assert "reached within" in reference_lines([replace(bench, reference_accuracy=0.9)], found)[0]
 
 
+def test_a_file_that_an_interruption_cut_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    rows = chosen_rows(["plain"])
+    made(path, rows, by_row())
+    whole = path.read_text()
+    for cut in (1, 20):  # the last line's end alone, and a part of what it says
+        path.write_text(whole[:-cut])
+        study = Study(QUICK, [DIGITS], rows, Store(path), seeds=2)
+        assert len(study.missing()) == (cut > 1)
+        made(path, rows, by_row())
+        assert path.read_text() == whole
+
+
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.jsonl"
     path.write_text('{"a": 1}\n{"b": 2}\n')
