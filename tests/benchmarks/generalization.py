@@ -20,11 +20,20 @@ from pathlib import Path
 from tests.benchmarks.generalization_bars import bars, reference_lines
 from tests.benchmarks.generalization_jobs import FULL, QUICK, BenchJob, Scale, find_job
 from tests.benchmarks.generalization_methods import ROWS, chosen_rows
-from tests.benchmarks.generalization_report import as_csv, bar_table, draw, job_table, points, recovery_table
+from tests.benchmarks.generalization_report import (
+    as_csv,
+    average_table,
+    bar_table,
+    draw,
+    gap_lines,
+    gap_table,
+    job_table,
+    points,
+)
 from tests.benchmarks.generalization_runs import make_runs
 from tests.benchmarks.generalization_store import Store
 from tests.benchmarks.generalization_study import Study
-from tests.benchmarks.generalization_summary import Cells, cells, recoveries
+from tests.benchmarks.generalization_summary import Cells, averages, cells, gaps
 from tula_core.errors import InputError
 from tula_core.home import state_folder
 
@@ -32,6 +41,7 @@ from tula_core.home import state_folder
 def report(study: Study, found: Cells) -> str:
     """Return everything that is to be said, in Markdown."""
     scale, benches = study.scale, study.benches
+    titles = {row.name: row.title for row in study.rows}
     parts = [
         f"# Accuracy at large batches, setting {scale.name}",
         f"Rates are chosen among {len(scale.factors)} on a fifth of the training set, then all of it is trained on; "
@@ -42,10 +52,19 @@ def report(study: Study, found: Cells) -> str:
     for bench in benches:
         parts += [f"## {_heading(study, bench)}", job_table(found, bench.name)]
     references = reference_lines(benches, found)
-    parts += ["## Small batch against its known figure", *[f"- {line}" for line in references]] if references else []
-    parts += ["## Share of the gap that was closed", recovery_table(recoveries(found))]
+    parts += ["## Small batch against its known figure", _list(references)] if references else []
+    averaged = [bench for bench in benches if bench.averaged]
+    parts += [f"## Mean of {len(averaged)} jobs", average_table(averages(found, averaged))] if averaged else []
+    known = gaps(found)
+    parts += (
+        ["## Share of each gap that was closed", _list(gap_lines(known)), gap_table(known, titles)] if known else []
+    )
     parts += ["## Bars", bar_table(bars(benches, found))]
     return "\n\n".join(parts) + "\n"
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def _heading(study: Study, bench: BenchJob) -> str:

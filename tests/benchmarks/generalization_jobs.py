@@ -128,9 +128,9 @@ QUICK = Scale(
     jobs=_by_name(
         replace(_MLP_20K, samples=1_500, large_batch=160, **_SHORT),
         replace(_CNN_20K, samples=1_000, large_batch=128, **_SHORT),
-        replace(_MLP_60K, samples=3_000, large_batch=256, **_SHORT),
-        replace(_DIGITS, samples=720, large_batch=256, **_SHORT),
-        replace(_TRUE_GAP, samples=640, large_batch=128, epochs=40, **_SHORT),
+        replace(_MLP_60K, samples=2_000, large_batch=192, **_SHORT),
+        replace(_DIGITS, samples=480, large_batch=160, **_SHORT),
+        replace(_TRUE_GAP, samples=640, large_batch=128, epochs=25, **_SHORT),
     ),
     factors=(0.25, 1.0, 4.0),
 )

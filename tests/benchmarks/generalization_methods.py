@@ -50,7 +50,7 @@ _ROWS = (
     Row(name="sqrt", title="large batch, square-root rate", batch=LARGE, names=("sqrt-lr",), rate=GIVEN),
     Row(name="tuned", title="large batch, best tuned rate", batch=LARGE, by_batch=True),
     Row(name="lars", title="LARS", batch=LARGE, names=("lars",)),
-    Row(name="lamb", title="LAMB", batch=LARGE, names=("lamb",)),
+    Row(name="lamb", title="LAMB", batch=LARGE, names=("lamb",), by_batch=True),
     Row(name="adascale", title="AdaScale", batch=LARGE, names=("adascale",)),
     Row(name="growth", title="growing batch", batch=LARGE, names=("growth",)),
     Row(name="auto", title="auto", batch=LARGE, names=None, rate=GIVEN),

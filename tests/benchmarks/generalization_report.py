@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from tests.benchmarks.generalization_bars import Bar
-from tests.benchmarks.generalization_summary import Cell, Cells, Recovery
+from tests.benchmarks.generalization_summary import Average, Cell, Cells, Gap
 
 _HEAD = (
     "method", "test accuracy %", "minus small, points", "steps", "samples", "seconds", "training accuracy %",
@@ -57,18 +57,46 @@ def notes(cell: Cell) -> str:
     return "; ".join(text for text in told if text)
 
 
-def recovery_table(made: Sequence[Recovery]) -> str:
-    """Return the shares of the gap that each row closed, in Markdown."""
-    head = ("job", "method", "closed", "of the gap from", "gap, points")
-    rows = [[item.cell.bench.name, item.cell.row.title, _share(item), item.base.title, str(item.gap)] for item in made]
+def gap_lines(made: Sequence[Gap]) -> list[str]:
+    """Return how wide each gap is, and whether it stands out of the noise."""
+    return [f"{gap.bench.name}, {gap.base.title}: {gap.points} points below small batch{_doubt(gap)}" for gap in made]
+
+
+def _doubt(gap: Gap) -> str:
+    if gap.points.mean <= 0:
+        return "; there is no gap to close"
+    unsure = gap.points.error is None or gap.points.mean < 2 * gap.points.error
+    return "; within two standard errors of no gap, so shares of it mean little" if unsure else ""
+
+
+def gap_table(made: Sequence[Gap], titles: Mapping[str, str]) -> str:
+    """Return the shares that each row of ``titles`` (by name) closed of each gap, in Markdown."""
+    head = ("method", *(f"{gap.bench.name}, of the gap from {gap.base.name}" for gap in made))
+    names = [name for name in titles if any(name in gap.closed for gap in made)]
+    return _markdown(head, [[titles[name], *(_share(gap, name) for gap in made)] for name in names])
+
+
+def _share(gap: Gap, name: str) -> str:
+    if name not in gap.closed:
+        return ""
+    share = gap.closed[name]
+    return "no gap" if share is None else f"{100 * share:.0f} %"
+
+
+def average_table(made: Sequence[Average]) -> str:
+    """Return the means over jobs in Markdown."""
+    head = ("method", "test accuracy %", "minus small", "minus plain", "minus best tuned", "share of small's steps")
+    rows = [
+        [
+            item.row.title,
+            f"{item.accuracy:.2f}",
+            *("" if value is None else f"{value:+.2f}" for value in (item.minus_small, item.minus_plain)),
+            "" if item.minus_tuned is None else f"{item.minus_tuned:+.2f}",
+            "" if item.steps_share is None else f"{100 * item.steps_share:.0f} %",
+        ]
+        for item in made
+    ]
     return _markdown(head, rows)
-
-
-def _share(item: Recovery) -> str:
-    if item.share is None:
-        return "no gap"
-    unsure = item.gap.error is None or item.gap.mean < 2 * item.gap.error
-    return f"{100 * item.share:.0f} %" + (" (gap within two standard errors of none)" if unsure else "")
 
 
 def bar_table(made: Sequence[Bar]) -> str:

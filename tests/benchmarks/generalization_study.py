@@ -1,9 +1,10 @@
 """Which runs are still to be made: rates first, then the seeds at the chosen rates, then the controls of those.
 
 One rule for all rows whose rate is tuned: as many rates, a factor apart that is the same for all, around the recipe's
-rate (times the square root of the batch's growth for plain large batches); the rate with the best mean accuracy on the
-validation split after the last epoch is taken, the lower of two equal ones. A run that diverged counts as nothing. The
-test set is not looked at.
+rate (times the square root of the batch's growth for fixed large batches and LAMB); the rate with the best mean
+accuracy on the validation split after the last epoch is taken, the lower of two equal ones. A run that diverged counts
+as nothing, also where training went on at a lower rate, for that is not the rate that was tried. The test set is not
+looked at.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class Study:
             results = [self._store.get(request) for request in self._tuning(bench, source, batch, rate)]
             if any(result is None for result in results):
                 return None
-            score = statistics.fmean((result.accuracy or 0.0) if result else 0.0 for result in results)
+            score = statistics.fmean(_score(result) for result in results if result is not None)
             if best is None or score > best[0]:
                 best = (score, rate)
         return best[1] if best else None
@@ -127,3 +128,7 @@ class Study:
             return False
         grid = self.grid(bench, row, batch)
         return len(grid) > 1 and rate in (grid[0], grid[-1])
+
+
+def _score(result: Result) -> float:
+    return 0.0 if result.accuracy is None or result.reductions else result.accuracy

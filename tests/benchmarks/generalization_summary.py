@@ -117,28 +117,71 @@ def _pct(share: float | None) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recovery:
-    """The share of the gap between a large and the small batch that a row closed; None where there is no gap.
+class Gap:
+    """What a large batch lacks to the small one in a job, in points, paired over seeds.
 
-    ``gap`` is small minus large batch in points, paired over seeds.
+    ``closed`` is the share of it that each other row closed, None where there is no gap.
     """
 
-    cell: Cell
+    bench: BenchJob
     base: Row
-    share: float | None
-    gap: Estimate
+    points: Estimate
+    closed: dict[str, float | None]
 
 
-def recoveries(found: Cells) -> list[Recovery]:
-    """Return what each row closed of the gaps from the plain and from the best tuned large batch."""
+def gaps(found: Cells) -> list[Gap]:
+    """Return the gaps from the plain and from the best tuned large batch in each job, as far as these are done."""
     made = []
-    for (job, name), cell in found.items():
+    for (job, name), base in found.items():
         small = found.get((job, REFERENCE))
-        if small is None or name in (REFERENCE, PLAIN, BEST_FIXED):
+        if small is None or name not in (PLAIN, BEST_FIXED):
             continue
-        for base in (found.get((job, other)) for other in (PLAIN, BEST_FIXED)):
-            if base is not None:
-                share = recovery(cell.accuracy.mean, base.accuracy.mean, small.accuracy.mean)
-                gap = paired(small.by_seed, base.by_seed)
-                made.append(Recovery(cell=cell, base=base.row, share=share, gap=gap))
+        others = [cell for (own, _), cell in found.items() if own == job and cell is not base and cell is not small]
+        closed = {
+            cell.row.name: recovery(cell.accuracy.mean, base.accuracy.mean, small.accuracy.mean) for cell in others
+        }
+        made.append(Gap(bench=base.bench, base=base.row, points=paired(small.by_seed, base.by_seed), closed=closed))
     return made
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Average:
+    """A row's mean over jobs: accuracy in per cent, differences in points; None where the other row is not done."""
+
+    row: Row
+    accuracy: float
+    minus_small: float | None
+    minus_plain: float | None
+    minus_tuned: float | None
+    steps_share: float | None
+
+
+def averages(found: Cells, benches: Sequence[BenchJob]) -> list[Average]:
+    """Return the means over jobs of the rows that are done in all of them."""
+    means = {}
+    for row in {cell.row.name: cell.row for cell in found.values()}.values():
+        own = [found[bench.name, row.name] for bench in benches if (bench.name, row.name) in found]
+        if own and len(own) == len(benches):
+            means[row.name] = (row, statistics.fmean(cell.accuracy.mean for cell in own))
+
+    def minus(mean: float, other: str) -> float | None:
+        return mean - means[other][1] if other in means else None
+
+    return [
+        Average(
+            row=row,
+            accuracy=mean,
+            minus_small=minus(mean, REFERENCE),
+            minus_plain=minus(mean, PLAIN),
+            minus_tuned=minus(mean, BEST_FIXED),
+            steps_share=_steps_share(found, benches, name),
+        )
+        for name, (row, mean) in means.items()
+    ]
+
+
+def _steps_share(found: Cells, benches: Sequence[BenchJob], name: str) -> float | None:
+    """Return the mean over jobs of a row's steps as a share of the small batch's."""
+    pairs = [(found[bench.name, name], found.get((bench.name, REFERENCE))) for bench in benches]
+    shares = [cell.steps / small.steps for cell, small in pairs if small is not None]
+    return statistics.fmean(shares) if len(shares) == len(pairs) else None

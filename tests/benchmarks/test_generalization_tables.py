@@ -10,10 +10,10 @@ from tests.benchmarks import generalization
 from tests.benchmarks.generalization_bars import bars, reference_lines
 from tests.benchmarks.generalization_jobs import FINAL, QUICK, TUNE, BenchJob, workload
 from tests.benchmarks.generalization_methods import ROWS, Row, chosen_rows
-from tests.benchmarks.generalization_report import as_csv, job_table
+from tests.benchmarks.generalization_report import as_csv, gap_lines, job_table
 from tests.benchmarks.generalization_store import Request, Store
 from tests.benchmarks.generalization_study import Study
-from tests.benchmarks.generalization_summary import cells, recoveries
+from tests.benchmarks.generalization_summary import averages, cells, gaps
 from tula_core.errors import InputError
 from tula_core.job import Job
 
@@ -49,6 +49,15 @@ def test_the_rate_is_the_best_on_the_validation_split_whatever_the_test_set_says
     assert study.at_edge(DIGITS, ROWS["small"]) and not study.at_edge(DIGITS, ROWS["plain"])
 
 
+def test_a_rate_that_diverged_and_was_lowered_is_not_chosen(tmp_path: Path) -> None:
+    store = Store(tmp_path / "r.jsonl")
+    study = Study(QUICK, [DIGITS], chosen_rows(["plain"]), store, seeds=1)
+    for request in study.missing():
+        result = {"accuracy": request.rate, "train_accuracy": None, "steps": 60, "samples": 9, "seconds": 1.0}
+        store.add(request, {**result, "reductions": int(request.rate == 0.2)})
+    assert study.rate(DIGITS, ROWS["small"]) == 0.05
+
+
 def test_every_tuned_row_has_as_many_rates_and_a_tie_goes_to_the_lower(tmp_path: Path) -> None:
     study = made(tmp_path / "r.jsonl", chosen_rows(None), by_row())
     tuned = [row for row in ROWS.values() if row.rate == "tuned"]
@@ -64,13 +73,13 @@ def test_validation_and_training_images_are_apart_and_the_test_set_is_not_looked
         {image.numpy().tobytes() for image in part.images}
         for part in (tune.train_set(), tune.eval_set(), final.train_set())
     )
-    assert len(held) == 144 and not fit & held and fit | held == whole
+    assert len(held) == 96 and not fit & held and fit | held == whole
 
 
 def test_a_control_takes_the_steps_of_the_row_it_controls_and_shares_equal_runs(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     study = made(path, chosen_rows(["tuned", "growth", "growth-control"]), by_row(), steps=120)
-    assert study.batch(DIGITS, ROWS["growth-control"]) == 120  # 720 images in 6 steps an epoch
+    assert study.batch(DIGITS, ROWS["growth-control"]) == 80  # 480 images in 6 steps an epoch
     before = len(path.read_text().splitlines())
     shared = made(path, chosen_rows(["tuned", "auto", "auto-control"]), by_row(), steps=60)
     assert shared.batch(DIGITS, ROWS["auto-control"]) == DIGITS.large_batch
@@ -83,8 +92,11 @@ def test_differences_are_paired_over_seeds_and_recoveries_hold_against_both_larg
     lars = found["digits", "lars"]
     assert lars.to_small is not None and lars.to_small.mean == pytest.approx(-5.0)
     assert lars.to_small.error == pytest.approx(0.0, abs=1e-9) and lars.accuracy.error == pytest.approx(0.5)
-    shares = {item.base.name: item.share for item in recoveries(found)}
+    shares = {gap.base.name: gap.closed["lars"] for gap in gaps(found)}
     assert shares == {"plain": pytest.approx(0.875), "tuned": pytest.approx(0.5)}
+    assert gap_lines(gaps(found))[1] == "digits, large batch, best tuned rate: 10.00 ± 0.00 points below small batch"
+    (mean,) = [item for item in averages(found, [DIGITS]) if item.row.name == "lars"]
+    assert (mean.minus_plain, mean.minus_tuned, mean.steps_share) == (pytest.approx(35), pytest.approx(5), 1.0)
 
 
 def test_a_run_that_diverged_for_good_counts_as_guessing_and_is_named(tmp_path: Path) -> None:
