@@ -59,7 +59,7 @@ def report(study: Study, found: Cells) -> str:
     parts += (
         ["## Share of each gap that was closed", _list(gap_lines(known)), gap_table(known, titles)] if known else []
     )
-    parts += ["## Bars", bar_table(bars(benches, found))]
+    parts += ["## Bars", bar_table(bars(list(scale.jobs.values()), found))]
     return "\n\n".join(parts) + "\n"
 
 

@@ -31,7 +31,7 @@ class Bar:
 
 
 def bars(benches: Sequence[BenchJob], found: Cells) -> list[Bar]:
-    """Return every bar; a job that is not whole leaves the bar of the mean unmeasured."""
+    """Return every bar of a scale's jobs; one that is not whole leaves the bars of the mean unmeasured."""
     averaged = [bench for bench in benches if bench.averaged]
     gaps = [bench for bench in benches if not bench.averaged]
     return [

@@ -127,7 +127,7 @@ def as_csv(found: Cells) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Points:
-    """What one panel shows: a point a row, steps against accuracy with its standard error, and the small batch's."""
+    """What one panel shows: each row's accuracy with its standard error, its steps, and the small batch's accuracy."""
 
     titles: tuple[str, ...]
     steps: tuple[float, ...]
@@ -163,16 +163,12 @@ def draw(panels: dict[str, Points], title: str, path: Path) -> None:
 
 
 def _panel(axes: Axes, job: str, shown: Points) -> None:
-    for number, name in enumerate(shown.titles):
-        axes.errorbar(
-            shown.steps[number],
-            shown.accuracy_pct[number],
-            yerr=shown.error[number],
-            fmt="os^Dv"[number % 5],
-            capsize=3,
-            label=name,
-        )
+    places = range(len(shown.titles))
+    axes.errorbar(shown.accuracy_pct, places, xerr=shown.error, fmt="o", capsize=3)
     if shown.small_pct is not None:
-        axes.axhline(shown.small_pct, color="black", linewidth=0.6, linestyle=":")
-    axes.set(xscale="log", xlabel="optimizer steps", ylabel="test accuracy, %", title=job)
-    axes.legend(fontsize="x-small", loc="lower right")
+        axes.axvline(shown.small_pct, color="black", linewidth=0.6, linestyle=":")
+    labels = [f"{title}, {steps:.0f} steps" for title, steps in zip(shown.titles, shown.steps, strict=True)]
+    axes.set_yticks(places, labels, fontsize="small")
+    axes.invert_yaxis()
+    axes.set(xlabel="test accuracy, %", title=job)
+    axes.grid(axis="x", linewidth=0.3)
