@@ -112,7 +112,7 @@ def _listed(text: str | None) -> list[str] | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing and print; 2 where the arguments are wrong."""
+    """Run what is missing and print; 2 where the arguments are wrong, 130 where Ctrl-C ended it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="two minutes: fewer images, rates and seeds")
     parser.add_argument("--jobs", help=f"of {', '.join(FULL.jobs)}; all by default")
@@ -127,7 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from what is done", file=sys.stderr)
+        return 130
     write(study, out)
+    print(f"results: {out}; beside it the tables and the picture", file=sys.stderr)
     return 0
 
 

@@ -159,6 +159,34 @@ def test_a_file_that_an_interruption_cut_goes_on_where_it_was(tmp_path: Path) ->
         assert path.read_text() == whole
 
 
+def test_an_interrupted_benchmark_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(requests: list[Request], store: Store) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(generalization, "make_runs", interrupted)
+    assert generalization.main(["--quick", "--jobs", "digits", "--out", str(tmp_path / "r.jsonl")]) == 130
+    assert "goes on from what is done" in capsys.readouterr().err
+
+
+def test_what_is_printed_holds_every_part(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def at_once(requests: list[Request], store: Store) -> None:
+        for request in requests:
+            result = {"accuracy": 0.9, "train_accuracy": 1.0, "steps": 60, "samples": 9, "seconds": 1.0}
+            store.add(request, {**result, "reductions": 0})
+
+    monkeypatch.setattr(generalization, "make_runs", at_once)
+    out = tmp_path / "r.jsonl"
+    assert generalization.main(["--quick", "--jobs", "digits", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    heads = [line for line in printed.splitlines() if line.startswith("#")]
+    assert len(heads) == 5 and "short setting" in printed and out.with_suffix(".md").read_text() in printed
+    assert printed.count("| auto |") == 3 and "there is no gap to close" in printed
+
+
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.jsonl"
     path.write_text('{"a": 1}\n{"b": 2}\n')
