@@ -7,6 +7,9 @@ import pytest
 
 SUPPORT = Path(__file__).parent / "support"
 
+# Other people's measurements are not part of the repository.
+collect_ignore = [] if "TULA_BENCH_DATA" in os.environ else ["bench/test_bench_measured.py"]
+
 
 @pytest.fixture(autouse=True)
 def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -9,7 +9,7 @@ from tula_core.job import load_job
     ("fields", "expected"),
     [
         ({"mitigation": "nosuch"}, "mitigation: 'nosuch' is unknown"),
-        ({"mitigation": ["linear-lr", "sqrt-lr"]}, "both set the learning rate"),
+        ({"mitigation": ["linear-lr", "sqrt-lr"]}, "sets the learning rate too"),
         ({"constraints": {"budget_usd": 5}}, "constraints.budget_usd: 5 cannot be checked"),
     ],
 )

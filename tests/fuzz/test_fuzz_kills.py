@@ -64,7 +64,7 @@ def test_a_run_killed_at_a_random_moment_ends_as_if_nothing_had_been(untracked: 
     )
 
     @given(moments)
-    @examples(4)
+    @examples(3)
     def ends_the_same(drawn: tuple[int, int, signal.Signals]) -> None:
         with tried("runs: killed at a random moment", seconds=240):
             check(plan, f"killed-{next(numbers)}", Killer(*drawn), expected)

@@ -1,5 +1,6 @@
 """The order and the time of blocks, with steps that take what a clock says; other tests start real workers."""
 
+import contextlib
 import random
 from types import SimpleNamespace
 
@@ -9,6 +10,14 @@ from tula_core.profiling import sweep as sweeping
 from tula_core.profiling.timing import SizeRun
 
 SIZES = (8, 16, 32, 64)
+
+
+class NoMeter:
+    """A log of power where nothing can be read."""
+
+    def __init__(self, context):
+        self.window = lambda local_batch: contextlib.nullcontext()
+        self.report = lambda: None
 
 
 class Clock:
@@ -40,6 +49,7 @@ def run_rounds(monkeypatch, seconds, step_s, *, noise=0.01, rival=None):
     """Return the sweep after its rounds, whether it was settled, and the clock."""
     clock = Clock(seconds + 10.0, step_s, noise)
     monkeypatch.setattr(sweeping, "timed_block", clock.block)
+    monkeypatch.setattr(sweeping, "PowerLog", NoMeter)
     monkeypatch.setattr(sweeping.Sweep, "_report", lambda self, run: None)
     weights = {str(size): 0.0 for size in SIZES}
     sweep = sweeping.Sweep(clock, {"log_weights": weights, "rival": rival})

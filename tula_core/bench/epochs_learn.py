@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 from tula_core.bench.epochs import answered, coverage_table, error_table, forecast, tasks_of
 from tula_core.bench.kind import Table
 from tula_core.errors import InputError
-from tula_core.models.learning.work import WorkPrior, work_prior
+from tula_core.models.learning.work import WorkPrior
 from tula_core.models.learning.work_fit import WorkQuestion, answer, critical_of
 
 Array = NDArray[np.float64]
@@ -52,7 +52,7 @@ _START = WorkPrior(
 _EVIDENCE = (
     3.0  # independent answers that one benchmark is worth: its tasks ask for the same few points again and again
 )
-_STEPS_LEARN, _STEPS_LEFT_OUT = 12, 2
+_STEPS_LEARN, _STEPS_LEFT_OUT = 12, 6
 _PLACES = 4
 
 
@@ -76,7 +76,7 @@ def leave_out(folder: Path) -> list[Table]:
     """Return errors and coverage with each benchmark predicted by a prior that was learnt without it."""
     frame, cases = _frame(folder), _answered(folder)
     priors = {
-        name: learn_prior([case for case in cases if case.benchmark != name], start=work_prior(), steps=_STEPS_LEFT_OUT)
+        name: learn_prior([case for case in cases if case.benchmark != name], start=_START, steps=_STEPS_LEFT_OUT)
         for name in sorted({case.benchmark for case in cases})
     }
     rows = np.array([forecast(case.question, priors[case.benchmark]) for case in cases])
@@ -114,13 +114,21 @@ def learn_prior(cases: Sequence[Answered], *, start: WorkPrior, steps: int) -> W
 
 
 def _objective(cases: Sequence[Answered], weights: Array, base: WorkPrior) -> Callable[[Array], float]:
+    merged: dict[tuple[bytes, ...], tuple[Answered, float]] = {}
+    for case, weight in zip(cases, weights.tolist(), strict=True):
+        asked = case.question
+        key = (asked.known.tobytes(), asked.work.tobytes(), asked.asked.tobytes())
+        merged[key] = (case, weight + merged.get(key, (case, 0.0))[1])  # protocols ask some things twice
+    different = [case for case, _ in merged.values()]
+    counts = np.array([weight for _, weight in merged.values()])
+
     def objective(units: Array) -> float:
         prior = _prior(units, base)
         logs = [
             answer(case.question, prior, critical_of(case.question, prior)).log_density(0, case.log_truth)
-            for case in cases
+            for case in different
         ]
-        return float(0.5 * units @ units - weights @ logs)
+        return float(0.5 * units @ units - counts @ logs)
 
     return objective
 

@@ -105,12 +105,15 @@ def leave_out(folder: Path) -> list[Table]:
 
 
 def backtest_pairs(folder: Path, predictions: pd.DataFrame) -> pd.DataFrame | None:
-    """Return predictions beside what was measured, grouped by protocol, in the columns of `PAIR_COLUMNS`."""
-    joined = predictions.merge(read_rows(folder)[["row_id", "step_time_s"]], on="row_id", validate="many_to_one")
+    """Return predictions beside what was measured, by protocol and pair, in the columns of `PAIR_COLUMNS`."""
+    rows = read_rows(folder)[["row_id", "step_time_s", "cluster", "model"]]
+    joined = predictions.merge(rows, on="row_id", validate="many_to_one")
     if not (pd.to_numeric(joined["step_time_s"], errors="coerce") > 0).all():
         return None
-    names = {"protocol": "group", "step_time_s": "actual", "pred_step_time_s": "predicted"}
-    return joined.rename(columns=names).assign(quantity="step_time_s").loc[:, list(PAIR_COLUMNS)]
+    joined["quantity"] = "step_time_s, " + joined["protocol"].astype(str)
+    joined["group"] = joined["cluster"].astype(str) + " " + joined["model"].astype(str)
+    names = {"step_time_s": "actual", "pred_step_time_s": "predicted"}
+    return joined.rename(columns=names).loc[:, list(PAIR_COLUMNS)]
 
 
 KIND = Kind(

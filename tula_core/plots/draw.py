@@ -45,6 +45,8 @@ def draw_backtest(pairs: pd.DataFrame, title: str, path: Path) -> None:
 def _scatter(axes: Axes, pairs: pd.DataFrame, quantity: str) -> None:
     for group, part in pairs.groupby("group"):
         axes.scatter(part["actual"], part["predicted"], s=4, alpha=0.5, label=str(group))
+    if 1 < pairs["group"].nunique() <= 10:
+        axes.legend(loc="upper left", fontsize="xx-small", markerscale=2)
     ends = [float(pairs["actual"].min()), float(pairs["actual"].max())]
     axes.plot(ends, ends, color="black", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel=f"measured {quantity}", ylabel=f"predicted {quantity}")

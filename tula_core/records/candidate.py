@@ -75,13 +75,14 @@ class Interval:
 
     def __post_init__(self) -> None:
         """Refuse a non-finite number and a value outside its interval."""
-        numbers = (self.value, self.low, self.high)
-        if any(number is None for number in numbers):
-            assert all(number is None for number in numbers), f"partly unknown interval {numbers}"
+        value, low, high = self.value, self.low, self.high
+        if value is None or low is None or high is None:
+            assert value is low is high is None, f"partly unknown interval {value}, {low}, {high}"
             return
-        assert self.value is not None and self.low is not None and self.high is not None
-        assert all(math.isfinite(number) for number in numbers if number is not None), f"non-finite interval {numbers}"
-        assert self.low <= self.value <= self.high, f"value outside its interval {numbers}"
+        # One comparison finds what is not a number, too: this runs for every figure of every row.
+        if not -math.inf < low <= value <= high < math.inf:
+            assert all(map(math.isfinite, (value, low, high))), f"non-finite interval {value}, {low}, {high}"
+            raise AssertionError(f"value outside its interval {value}, {low}, {high}")
 
 
 UNKNOWN = Interval(value=None, low=None, high=None)
