@@ -1,10 +1,11 @@
 """The benchmarks are run by hand; here only that they still run."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import loop_overhead, model_speed, predicted_actual
+from tests.benchmarks import generalization, loop_overhead, model_speed, predicted_actual
 
 
 def test_the_loop_overhead_is_printed_as_a_ratio(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,3 +32,16 @@ def test_the_speed_of_the_models_is_printed_beside_its_limits(capsys: pytest.Cap
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["fit", "step-time", "rows"]
     assert all(float(line.split()[1]) > 0 for line in lines[1:])
+
+
+def test_the_generalization_benchmark_trains_and_writes_its_tables(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "results.jsonl"
+    short = ["--quick", "--jobs", "digits", "--methods", "plain", "--seeds", "1", "--out", str(out)]
+    assert generalization.main(short) == 0
+    printed = capsys.readouterr().out
+    assert "| small batch |" in printed and "| large batch, the small batch's rate |" in printed
+    assert all(out.with_suffix(suffix).stat().st_size > 0 for suffix in (".md", ".csv", ".png"))
+    results = [json.loads(line)["result"] for line in out.read_text().splitlines()]
+    assert len(results) == 5 and all(result["accuracy"] > 0.2 for result in results)
