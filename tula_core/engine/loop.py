@@ -6,17 +6,13 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Dataset
 
 from tula_core.engine.assemble import Trainee
-from tula_core.engine.batches import BatchSource, Pick, Step
-from tula_core.engine.evaluate import preserved_random_states
+from tula_core.engine.batches import Step
 from tula_core.engine.moments import StepMoments
 from tula_core.engine.step_loss import step_loss
 from tula_core.mitigations.normalization.statistics import frozen_statistics
@@ -144,22 +140,37 @@ def _twice(trainee: Trainee, step: Step, seeds: StepSeeds, moments: StepMoments 
     return total
 
 
-def settle_buckets(trainee: Trainee, dataset: Dataset[Any]) -> None:
+def settle_buckets(trainee: Trainee) -> None:
     """Let the data-parallel wrapper order its buckets before the first step.
 
     It orders them anew after its first backward pass, and with three processes or more the order decides how sums are
-    rounded: a run taken up later would differ from one that went through. Weights, statistics and random states stay.
+    rounded: a run taken up later would differ from one that went through. A sum of all parameters stands in for the
+    network, so that nothing of a person's own is called once more than the run has steps.
     """
-    if not isinstance(trainee.module, DistributedDataParallel):
+    wrapper = trainee.module
+    if not isinstance(wrapper, DistributedDataParallel):
         return
-    with preserved_random_states(), frozen_statistics(trainee.network):
-        few = Pick(np.arange(2), 0)
-        inputs, _ = trainee.to_device(BatchSource(dataset, trainee.workload.collate)[few])
-        with trainee.autocast():
-            output = trainee.module(inputs)
-        parts = output if isinstance(output, tuple | list) else (output,)
-        sum(part.float().sum() for part in parts).mul(0.0).backward()
+    network = wrapper.module
+    wrapper.module = _SumOfParameters(network)
+    try:
+        wrapper(torch.zeros((), device=trainee.device)).backward()
+    finally:
+        wrapper.module = network
     trainee.optimizer.zero_grad(set_to_none=True)
+
+
+class _SumOfParameters(nn.Module):
+    """Reaches every trained parameter, the last registered first on the way back, as a network mostly does."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self._trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+
+    def forward(self, start: Tensor) -> Tensor:
+        """Return the sum, shape ``()``."""
+        for parameter in self._trained:
+            start = start + parameter.float().sum()
+        return start
 
 
 def _synchronised(trainee: Trainee, synchronise: bool) -> contextlib.AbstractContextManager[None]:

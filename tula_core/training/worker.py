@@ -143,7 +143,7 @@ class Run:
             self.context.emit("resumed", **asdict(self.progress))
         else:
             self._save()
-        settle_buckets(self.trainee, self.workload.train_set())
+        settle_buckets(self.trainee)
         self._attempt_began = time.perf_counter() - self.progress.elapsed_s
         reset_peak(self.context.device)
         self.context.emit(
