@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tula_core.engine.context import WorkerContext
 from tula_core.job import Recipe
 from tula_core.mitigations.compose import Methods
+from tula_core.mitigations.normalization.ghost_batch_norm import GhostBatchNorm
 from tula_core.seeding import derive_seed
 from tula_core.workloads import WeightedLoss, Workload
 from tula_core.workloads.weighted import loss_of_steps
@@ -113,9 +114,10 @@ def make_optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 def has_other_buffers(network: nn.Module) -> bool:
-    """Return whether the network has a buffer outside its batch-norm layers."""
+    """Return whether the network has a buffer outside its batch-norm layers, ghost groups among them."""
+    norms = (_BatchNorm, GhostBatchNorm)
     return any(
-        True for layer in network.modules() if not isinstance(layer, _BatchNorm) for _ in layer.buffers(recurse=False)
+        True for layer in network.modules() if not isinstance(layer, norms) for _ in layer.buffers(recurse=False)
     )
 
 

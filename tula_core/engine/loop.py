@@ -165,6 +165,8 @@ class _SumOfParameters(nn.Module):
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self._trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        # The wrapper shares buffers before a forward pass where it was told to, and fails where there is none.
+        self.register_buffer("nothing", torch.zeros(1, device=self._trained[0].device))
 
     def forward(self, start: Tensor) -> Tensor:
         """Return the sum, shape ``()``."""
