@@ -68,6 +68,7 @@ class StepMoments:
         self._small_square = 0.0
         self._small = 0
         self.measuring = False
+        self._micro: tuple[Any, Any, Callable[[Any, Any], Tensor]] | None = None
         self._square = torch.zeros((), dtype=torch.float64, device=trainee.device)
         self._distributed = isinstance(trainee.module, DistributedDataParallel)
         if isinstance(trainee.module, DistributedDataParallel):
@@ -103,6 +104,7 @@ class StepMoments:
             self._small_square, self._small = scale * squared_norm(gradients(self._trainee.network)), size
         elif step.sizes[0] >= 4:
             self._read_half()
+        self._micro = None
 
     def end(self, step: Step) -> GradientMoments | None:
         """Return the step's moments once its gradient is complete."""
@@ -131,6 +133,7 @@ class StepMoments:
 
     def _read_half(self) -> None:
         """Take the gradient of half of a single process's only micro-batch, and leave no trace of it."""
+        assert self._micro is not None
         inputs, targets, loss = self._micro
         if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor)):
             return

@@ -1,0 +1,55 @@
+"""Moments of a step's gradient for methods that follow the noise: unbiased, and no larger after many steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_workloads import workload
+
+from tula_core.engine.assemble import assemble
+from tula_core.engine.batches import BatchStream, Layout
+from tula_core.engine.context import WorkerContext
+from tula_core.engine.loop import run_step
+from tula_core.engine.moments import StepMoments, moments_of
+
+
+def test_the_estimates_are_unbiased_for_gaussian_gradients() -> None:
+    """Small groups are part of the whole step: the estimates do not need them to be independent."""
+    generator = np.random.default_rng(0)
+    signal, small, large, size = np.full(20, 0.3), 4, 32, 4000
+    found = []
+    for _ in range(size):
+        gradients = signal + generator.standard_normal((large, 20))
+        part, whole = gradients[:small].mean(axis=0), gradients.mean(axis=0)
+        moments = moments_of(float(part @ part), float(whole @ whole), small, large)
+        assert moments is not None
+        found.append((moments.squared_gradient, moments.trace_covariance))
+    mean, error = np.mean(found, axis=0), np.std(found, axis=0) / np.sqrt(size)
+    assert abs(mean[0] - float(signal @ signal)) < 4 * error[0]
+    assert abs(mean[1] - 20.0) < 4 * error[1]
+    assert moments_of(float("nan"), 1.0, 4, 32) is None
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_reading_keeps_no_gradient_whatever_the_number_of_steps(tmp_path: Path, accumulation: int) -> None:
+    """Elsewhere every measured gradient is kept, and memory grows with the steps."""
+    context = WorkerContext({"nodes": 1, "processes_per_node": 1, "rendezvous": ""}, tmp_path)
+    made = workload()
+    trainee = assemble(made, made.recipe, context, seed=0)
+    moments = StepMoments(trainee, every=1)
+    layout = Layout(processes=1, local_batch=16 // accumulation, accumulation=accumulation)
+    stream = BatchStream(made.train_set(), samples=203, layout=layout, rank=0, seed=0)
+    held = []
+    for count, step in enumerate(stream.from_samples(0), start=1):
+        before = [parameter.detach().clone() for parameter in trainee.network.parameters()]
+        run_step(trainee, step, 0.0, moments=moments.next(step))
+        assert all(torch.equal(old, new) for old, new in zip(before, trainee.network.parameters(), strict=True))
+        held.append(sum(value.numel() for value in vars(moments).values() if isinstance(value, torch.Tensor)))
+        if count == 60:
+            break
+    context.close()
+    gradient = sum(parameter.numel() for parameter in trainee.network.parameters())
+    assert max(held) < gradient and held[-1] == held[2]
