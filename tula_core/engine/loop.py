@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -153,10 +153,24 @@ def settle_buckets(trainee: Trainee) -> None:
     network = wrapper.module
     wrapper.module = _SumOfParameters(network)
     try:
-        wrapper(torch.zeros((), device=trainee.device)).backward()
+        with _without_hooks(network):
+            wrapper(torch.zeros((), device=trainee.device)).backward()
     finally:
         wrapper.module = network
     trainee.optimizer.zero_grad(set_to_none=True)
+
+
+@contextlib.contextmanager
+def _without_hooks(network: nn.Module) -> Iterator[None]:
+    """Keep the hooks of a person's own on the parameters from being called."""
+    kept = [(parameter, parameter._backward_hooks) for parameter in network.parameters() if parameter._backward_hooks]
+    for parameter, _ in kept:
+        parameter._backward_hooks = None
+    try:
+        yield
+    finally:
+        for parameter, hooks in kept:
+            parameter._backward_hooks = hooks
 
 
 class _SumOfParameters(nn.Module):
