@@ -51,9 +51,10 @@ def predict(folder: Path) -> pd.DataFrame:
 
 
 def forecast(question: WorkQuestion, prior: WorkPrior) -> tuple[float, float, float]:
-    """Return the work of least expected relative error and its 90 % interval."""
+    """Return the work of least expected relative error, kept inside its 90 % interval, and that interval."""
     found = answer(question, prior, critical_of(question, prior)).mixture(0)
-    return found.least_relative_error(), found.quantile(_LOW), found.quantile(_HIGH)
+    low, high = found.quantile(_LOW), found.quantile(_HIGH)
+    return min(max(found.least_relative_error(), low), high), low, high
 
 
 def tasks_of(frame: pd.DataFrame) -> list[Task]:

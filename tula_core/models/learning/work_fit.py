@@ -24,6 +24,7 @@ Array = NDArray[np.float64]
 
 _CRITICAL_STEP = 0.4
 _CRITICAL_BEYOND = 4.0  # ln of how far below the smallest and above the largest batch B_crit is looked for
+_INTEREST_BEYOND = math.log(100.0)
 _SHARPNESS = np.array([0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0])
 _GROWTH = np.array([0.5, 0.7, 1.0, 1.4])
 
@@ -192,9 +193,14 @@ def predict_work(
 
 
 def critical_of(question: WorkQuestion, prior: WorkPrior) -> tuple[float, float]:
-    """Return mean and sd of ln B_crit where the batches of a question are the range of interest."""
-    low = question.hypotheses.origin
-    return prior.critical(low, float(max(question.known.max(), question.asked.max())))
+    """Return mean and sd of ln B_crit where the batches of a question are the range of interest.
+
+    What is asked far outside of what is known was not chosen with B_crit in mind: the range reaches no further than a
+    factor beyond the known batches.
+    """
+    low = float(max(question.hypotheses.origin, question.known.min() - _INTEREST_BEYOND))
+    high = float(max(question.known.max(), min(question.asked.max(), question.known.max() + _INTEREST_BEYOND)))
+    return prior.critical(low, high)
 
 
 def _misfit(first: Array, second: Array, prior: WorkPrior) -> Array:
