@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -56,3 +57,16 @@ def test_steps_that_agree_stay_certain(tmp_path: Path) -> None:
     step_rows([0.1, 0.102, 0.101]).to_csv(tmp_path / "steps.csv", index=False)
     found = load_kind("step-time").predict(tmp_path).iloc[0]
     assert found["high"] / found["low"] < 1.3
+
+
+def test_contradicting_runs_widen_the_interval_on_more_accelerators(tmp_path: Path) -> None:
+    shape = {"nodes": 1, "n_accel": 8, "local_batch": 64}
+    known = [shape | {"time_per_step_s": time_s} for time_s in (0.1, 100.0)]
+    task = {"submission_id": "001", "family": "f", "known": json.dumps(known), "bench": "b", "accel": "a"}
+    task |= {"nodes": 2, "n_accel": 16, "local_batch": 64}
+    pd.DataFrame([task]).to_csv(tmp_path / "scaling_tasks.csv", index=False)
+    run = {"round": 1, "submitter": "s", "accel": "a", "accelerators_per_node": 8, "status": "success", "bench": "c"}
+    run |= {"time_per_step_s": 0.1, "time_method": "wall"} | shape
+    pd.DataFrame([run]).to_csv(tmp_path / "results_c.csv", index=False)
+    found = load_kind("scaling").predict(tmp_path).iloc[0]
+    assert found["low"] < 0.1 and found["high"] > 100.0
