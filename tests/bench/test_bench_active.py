@@ -41,6 +41,7 @@ def recorded(noise=0.02, seed=0):
                 "min_per_node": per_node,
                 "local_batch": batch // gpus,
                 "global_batch": batch,
+                "accum_steps": 0,
                 "step_time_s": step,
                 "sync_time_s": 0.3 * step if gpus > 1 else 0.0,
                 "flag": None,
