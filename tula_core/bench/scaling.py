@@ -16,13 +16,15 @@ from tula_core.bench.scaling_transfer import device_pairs, learn_transfer, trans
 from tula_core.bench.tables import numbers, read_table
 from tula_core.models.hardware.fleet import fit_fleet
 from tula_core.models.hardware.fleet_priors import PRIORS_FILE, FleetPriors, load_fleet_priors
+from tula_core.models.inference.fitting import Z90
 
 _COLUMNS = ("submission_id", "time_per_step_s", "low", "high")
+_UNKNOWN_S, _UNKNOWN_LOG_SD = 0.3, 2.0  # from 10 ms to 10 s
 _ANSWERS = "submissions.csv"
 
 
 def predict(folder: Path) -> pd.DataFrame:
-    """Return the forecast of every task; a task about which nothing is known has empty cells."""
+    """Return the forecast of every task; of a benchmark without any smaller run a very wide one."""
     priors = load_fleet_priors()
     return _forecasts(read_questions(folder, read_runs(folder)), lambda _: priors)
 
@@ -93,7 +95,9 @@ def _forecasts(questions: Sequence[Question], priors_of: Callable[[str], FleetPr
 def _forecast(question: Question, priors: FleetPriors) -> tuple[float, float, float]:
     known = question.known
     if known.empty:
-        return float("nan"), float("nan"), float("nan")
+        # Nothing of the benchmark was measured: any step of a network on any accelerators, empirical.
+        reach = float(np.exp(Z90 * _UNKNOWN_LOG_SD))
+        return _UNKNOWN_S, _UNKNOWN_S / reach, _UNKNOWN_S * reach
     model = fit_fleet(as_runs(known), known["time_per_step_s"].to_numpy(dtype=float), priors)
     time_s, log_sd = model.predict(question.asked)
     width = float(np.exp(priors.interval_factor * log_sd[0]))
