@@ -34,6 +34,15 @@ def test_work_a_million_times_beyond_the_known_batches_is_not_certain(tmp_path: 
     assert found["high"] / found["low"] > 20
 
 
+@pytest.mark.parametrize("exponent", [-0.1, -0.6])
+def test_work_that_falls_with_the_batch_is_followed(tmp_path: Path, exponent: float) -> None:
+    batches = [64, 128, 256, 512, 1024]
+    work = " ".join(str(100 * (batch / 64) ** exponent) for batch in batches)
+    found = epochs(tmp_path, " ".join(map(str, batches)), work, 4096)
+    truth = 100 * 64**exponent
+    assert found["low"] <= truth <= found["high"] and 0.6 * truth < found["pred"] < 1.6 * truth
+
+
 def step_rows(times_s: list[float]) -> pd.DataFrame:
     base = {
         **{"model": "net", "cluster": "here", "nodes": 1, "replicas": 1, "max_per_node": 1, "min_per_node": 1},
