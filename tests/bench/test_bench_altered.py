@@ -165,3 +165,15 @@ def test_active_checks_rows_as_step_time_does(tmp_path: Path) -> None:
     frame.loc[9, ["flag", "step_time_s"]] = ["input_stall", None]
     frame.to_csv(tmp_path / "steps.csv", index=False)
     assert kind.predict(tmp_path).empty
+
+
+def test_the_order_of_rows_changes_nothing(tmp_path: Path) -> None:
+    found = predict_steps(tmp_path, steps()).sort_values(["protocol", "row_id"], ignore_index=True)
+    mixed = predict_steps(tmp_path, steps().sample(frac=1.0, random_state=3))
+    pd.testing.assert_frame_equal(mixed.sort_values(["protocol", "row_id"], ignore_index=True), found, check_exact=True)
+    order = ["batch_size", "power_limit"]
+    forecasts = []
+    for frame in (energy(2.0, False), energy(2.0, False).sample(frac=1.0, random_state=3)):
+        frame.to_csv(tmp_path / "power_gpu.csv", index=False)
+        forecasts.append(load_kind("energy").predict(tmp_path).sort_values(order, ignore_index=True))
+    pd.testing.assert_frame_equal(*forecasts, check_exact=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tula_core.bench.energy_data import GROUP, measured_of, read_epochs, rows_of, works
+from tula_core.bench.energy_data import ANSWERS, ASKED, GROUP, measured_of, read_epochs, rows_of, works
 from tula_core.errors import InputError
 from tula_core.models.inference.fitting import Z90
 from tula_core.models.power.fit import PowerFit, fit_power
@@ -48,7 +48,8 @@ def learn_priors(frame: pd.DataFrame) -> Priors:
 def forecast_frame(frame: pd.DataFrame, priors: Priors | None = None) -> pd.DataFrame:
     """Return the forecast of every row from the known ones, each gpu by itself, on the frame's index."""
     parts = []
-    for _, device in frame.groupby("gpu", sort=True):
+    # In an order of its own, so that the order of rows in the files changes no digit.
+    for _, device in frame.sort_values([*ASKED, *ANSWERS]).groupby("gpu", sort=True):
         known, work = device.known.to_numpy(), works(device)
         if not known.any():
             raise InputError(_nothing_known(device))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from tula_core.bench.kind import PAIR_COLUMNS, Kind, Table
-from tula_core.bench.step_time_rows import PROTOCOLS, asked, known, pairs, read_rows, shapes_of, timings_of
+from tula_core.bench.step_time_rows import PROTOCOLS, asked, in_order, known, pairs, read_rows, shapes_of, timings_of
 from tula_core.errors import InputError
 from tula_core.models.inference.fitting import Z90
 from tula_core.models.step.inference import Fitted, fit_law
@@ -79,7 +79,7 @@ def predict_with(rows: pd.DataFrame, populations: Populations) -> pd.DataFrame:
             wanted = asked(group, protocol)
             if wanted.empty:
                 continue
-            profile = known(group, protocol)
+            profile = in_order(known(group, protocol))
             if profile.empty:
                 each = unmeasured(wanted)
             else:
