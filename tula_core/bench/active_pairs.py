@@ -24,6 +24,7 @@ from tula_core.records.profile import StepTiming
 Array = NDArray[np.float64]
 
 FEWEST_IN_BUCKET = 4
+MOST_CANDIDATES = 1200
 _ERROR = 0.01  # relative error of a recorded mean of 16 steps
 _LEAST_COMPUTE = 0.02  # of a step, where the recorded synchronisation is almost all of it
 _SHAPE = ["nodes", "replicas", "local_batch"]
@@ -89,6 +90,7 @@ def _pair(cluster: str, network: str, rows: pd.DataFrame) -> Pair | None:
     found = found.assign(bucket=bucket)[bucket.groupby(bucket).transform("size") >= FEWEST_IN_BUCKET]
     if found.empty:
         return None
+    found = _fewer(found)
     batch = found["global_batch"].to_numpy(dtype=float)
     return Pair(
         cluster=cluster,
@@ -97,6 +99,16 @@ def _pair(cluster: str, network: str, rows: pd.DataFrame) -> Pair | None:
         known_first=found["first"].to_numpy(dtype=bool),
         choices=(_per_batch(batch, found["bucket"].to_numpy()), _one(batch)),
     )
+
+
+def _fewer(found: pd.DataFrame) -> pd.DataFrame:
+    """Return at most about `MOST_CANDIDATES` configurations, evenly from each bucket, no bucket left without a choice.
+
+    Every measurement weighs every configuration anew, so that the time taken grows faster than their number.
+    """
+    share = -(-len(found) // MOST_CANDIDATES)
+    place = found.groupby("bucket").cumcount()
+    return found[(place % share == 0) | (place < FEWEST_IN_BUCKET)]
 
 
 def _per_batch(batch: Array, bucket: Array) -> Choice:
