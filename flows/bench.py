@@ -49,7 +49,7 @@ def bench(
         folders, files = {kind: data}, {kind: out}
     results = []
     for name, folder in folders.items():
-        result = run_bench(name, folder, leave_out=leave_out)
+        result = run_bench(name, folder, leave_out=leave_out, out=files.get(name))
         results.append(result)
         _show(result, folder, files.get(name), plot)
     if page is not None:
@@ -74,13 +74,14 @@ def _files_of_all(out: Path | None) -> dict[str, Path | None]:
 def _show(result: BenchResult, folder: Path, out: Path | None, plot: Path | None) -> None:
     from flows.show import results
     from flows.show_tables import print_tables
-    from tula_core.bench.run import draw, write_predictions
+    from tula_core.bench.run import draw
 
     if out is not None:
-        write_predictions(result.predictions, out)
         typer.echo(f"{len(result.predictions)} predictions of {result.kind} are in {out}")
     print_tables(results(), result.tables)
-    if not result.tables:
+    if result.warning:
+        typer.echo(f"Warning: {result.warning}", err=True)
+    elif not result.tables:
         typer.echo(f"{folder} holds no answers for {result.kind}, so no error can be told.")
     if plot is not None:
         path = draw(result, folder, plot)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tula_core.bench import load_kind
+from tula_core.bench import active_pairs, load_kind
 from tula_core.bench.active import COLUMNS, COUNTS
 from tula_core.bench.active_pairs import read_pairs
 from tula_core.bench.active_policies import MOST, at_random, by_worth, cheap, follow, screen, sweep
@@ -41,6 +41,7 @@ def recorded(noise=0.02, seed=0):
                 "min_per_node": per_node,
                 "local_batch": batch // gpus,
                 "global_batch": batch,
+                "accum_steps": 0,
                 "step_time_s": step,
                 "sync_time_s": 0.3 * step if gpus > 1 else 0.0,
                 "flag": None,
@@ -127,3 +128,13 @@ def test_a_folder_without_step_times_or_with_impossible_ones_is_refused(tmp_path
 def test_a_pair_that_leaves_nothing_to_choose_is_left_out(tmp_path):
     recorded().head(3).to_csv(tmp_path / "small.csv", index=False)
     assert read_pairs(tmp_path) == []
+
+
+def test_a_pair_with_very_many_configurations_keeps_some_of_each_batch_size(tmp_path, monkeypatch):
+    recorded().to_csv(tmp_path / "many.csv", index=False)
+    whole = read_pairs(tmp_path)[0]
+    monkeypatch.setattr(active_pairs, "MOST_CANDIDATES", 10)
+    fewer = read_pairs(tmp_path)[0]
+    assert len(fewer.timings) < len(whole.timings)
+    groups = [[choice.groups for choice in pair.choices if len(choice.groups) > 1][0] for pair in (whole, fewer)]
+    assert len(groups[0]) == len(groups[1]) and all(len(group) >= 4 for group in groups[1])

@@ -125,7 +125,7 @@ def test_pairs_hold_their_prediction(folder: Path) -> None:
     ("column", "value", "match"),
     [
         ("average_power", "nan", "average_power must be a number above 0"),
-        ("time_per_epoch", "inf", "time_per_epoch must be a number above 0"),
+        ("time_per_epoch", "inf", "time_per_epoch must be seconds from"),
         ("power_limit", "0", "power_limit must be a number above 0"),
         ("batch_size", "many", "'many'"),
     ],
@@ -143,3 +143,31 @@ def test_a_folder_whose_rows_are_all_known_asks_nothing(tmp_path: Path) -> None:
     epochs(0.2, 1).iloc[:1].to_csv(tmp_path / "power_lone.csv", index=False)
     assert KIND.predict(tmp_path).empty
     assert KIND.score(tmp_path, KIND.predict(tmp_path)) is None
+
+
+def unknown_work() -> pd.DataFrame:
+    """A work whose sizes 8, 16 and 64 stand only at the middle limit, and 32 only at the ends: no row may be known."""
+    cells = [(8, 150), (16, 150), (64, 150), (32, 100), (32, 300)]
+    facts = {"dataset": "dots", "network": "odd-net", "optimizer": "sgd", "time_per_epoch": 5.0, "average_power": 90.0}
+    return pd.DataFrame([facts | {"batch_size": batch, "power_limit": limit} for batch, limit in cells])
+
+
+def test_a_work_without_a_known_row_is_forecast_like_the_others(folder: Path) -> None:
+    whole = KIND.predict(folder)
+    path = folder / "power_one.csv"
+    pd.concat([pd.read_csv(path), unknown_work()]).to_csv(path, index=False)
+    result = run_bench("energy", folder)
+    odd = result.predictions["network"] == "odd-net"
+    assert (
+        odd.sum() == 5
+        and (result.predictions.loc[odd, ["pred_time_per_epoch", "pred_average_power"]] > 0).to_numpy().all()
+    )
+    others = result.predictions[~odd].reset_index(drop=True)
+    pd.testing.assert_frame_equal(others, whole.reset_index(drop=True), rtol=1e-3)
+    assert not result.warning
+
+
+def test_an_accelerator_of_which_nothing_may_be_known_is_named(tmp_path: Path) -> None:
+    unknown_work().to_csv(tmp_path / "power_one.csv", index=False)
+    with pytest.raises(InputError, match="one, dots, odd-net, sgd"):
+        KIND.predict(tmp_path)

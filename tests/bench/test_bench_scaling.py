@@ -145,15 +145,49 @@ def test_times_that_are_not_above_zero_are_not_used(folder: Path) -> None:
     assert first["high"] / first["low"] > 1.3
 
 
-def test_a_task_of_which_nothing_is_known_has_no_forecast(folder: Path) -> None:
-    change(folder / "scaling_tasks.csv", known="[]", bench="three")
+@pytest.mark.parametrize("columns", [{"bench": "three"}, {"n_accel": 1, "nodes": 1}])
+def test_a_task_of_which_nothing_is_known_has_a_very_wide_forecast(folder: Path, columns: dict[str, object]) -> None:
+    change(folder / "scaling_tasks.csv", known="[]", **columns)
     first = run_bench("scaling", folder).predictions.iloc[0]
-    assert np.isnan(first["time_per_step_s"])
+    assert first["low"] < first["time_per_step_s"] < first["high"] and first["high"] / first["low"] > 100
+
+
+def test_text_and_blank_columns_among_the_runs_do_no_harm(folder: Path) -> None:
+    whole = run_bench("scaling", folder).predictions
+    path = folder / "results_one.csv"
+    runs = pd.read_csv(path).astype({"time_per_step_s": object})
+    runs.loc[runs["n_accel"] == 512, "time_per_step_s"] = "abc"
+    runs.to_csv(path, index=False)
+    pd.testing.assert_frame_equal(run_bench("scaling", folder).predictions, whole)
+    runs.assign(submitter="", time_method=None).to_csv(path, index=False)
+    assert run_bench("scaling", folder).predictions["time_per_step_s"].notna().all()
+
+
+def test_tasks_that_tell_all_need_no_other_runs(folder: Path) -> None:
+    for path in folder.glob("results_*.csv"):
+        path.unlink()
+    result = run_bench("scaling", folder)
+    assert (result.predictions["time_per_step_s"] > 0).all() and len(result.predictions) == 8
+
+
+@pytest.mark.parametrize("answer", ["abc", "", -1.0])
+def test_an_answer_that_is_none_is_not_counted(folder: Path, answer: object) -> None:
+    answers = pd.read_csv(folder / "submissions.csv").astype({"time_per_step_s": object})
+    answers.loc[0, "time_per_step_s"] = answer
+    answers.to_csv(folder / "submissions.csv", index=False)
+    result = run_bench("scaling", folder)
+    table = result.tables[0].frame.set_index("benchmark")
+    assert len(result.predictions) == 8 and table.loc["all", "tasks"] == 7 and not result.warning
 
 
 @pytest.mark.parametrize(
     ("column", "value", "message"),
-    [("known", "not json", "JSON list"), ("known", '[{"nodes": "x"}]', "JSON list"), ("nodes", 0, "above 0")],
+    [
+        ("known", "not json", "JSON list"),
+        ("known", '[{"nodes": "x"}]', "JSON list"),
+        *(("known", given, "JSON list") for given in ("{}", "[{}]", '[{"nodes": 1}]', "null", "[null]")),
+        ("nodes", 0, "above 0"),
+    ],
 )
 def test_a_wrong_task_is_named(folder: Path, column: str, value: object, message: str) -> None:
     change(folder / "scaling_tasks.csv", **{column: value})

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tula_core.bench.tables import check_positive, read_tables
-from tula_core.errors import InputError
+from tula_core.bench.step_time_rows import pairs, read_rows
+from tula_core.bench.tables import check_seconds, check_whole
 from tula_core.models.decision.beliefs import log_steps
 from tula_core.models.step.time import Shapes
 from tula_core.records.profile import StepTiming
@@ -24,10 +24,10 @@ from tula_core.records.profile import StepTiming
 Array = NDArray[np.float64]
 
 FEWEST_IN_BUCKET = 4
+MOST_CANDIDATES = 1200
 _ERROR = 0.01  # relative error of a recorded mean of 16 steps
 _LEAST_COMPUTE = 0.02  # of a step, where the recorded synchronisation is almost all of it
 _SHAPE = ["nodes", "replicas", "local_batch"]
-_NUMBERS = [*_SHAPE, "max_per_node", "min_per_node", "global_batch", "step_time_s"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,17 +73,12 @@ def read_pairs(folder: Path) -> list[Pair]:
     InputError
         No such file, or one with an impossible number.
     """
-    tables = {name: table for name, table in read_tables(folder, "*.csv").items() if "split_p1" in table}
-    if not tables:
-        raise InputError(f"--data: {str(folder)!r} holds no CSV file with a column split_p1. Give step times.")
-    pairs = []
-    for name, table in tables.items():
-        check_positive(table, _NUMBERS, name)
-        for (cluster, network), rows in table[table["flag"].isna()].groupby(["cluster", "model"]):
-            pair = _pair(str(cluster), str(network), rows)
-            if pair is not None:
-                pairs.append(pair)
-    return pairs
+    rows = read_rows(folder)
+    rows = rows[rows["flag"].isna()].reset_index(drop=True)
+    check_seconds(rows, ("step_time_s",), "rows without a flag")
+    check_whole(rows, ("local_batch",), "rows without a flag", 1)
+    found = [_pair(cluster, network, group) for cluster, network, group in pairs(rows)]
+    return [pair for pair in found if pair is not None]
 
 
 def _pair(cluster: str, network: str, rows: pd.DataFrame) -> Pair | None:
@@ -95,6 +90,7 @@ def _pair(cluster: str, network: str, rows: pd.DataFrame) -> Pair | None:
     found = found.assign(bucket=bucket)[bucket.groupby(bucket).transform("size") >= FEWEST_IN_BUCKET]
     if found.empty:
         return None
+    found = _fewer(found)
     batch = found["global_batch"].to_numpy(dtype=float)
     return Pair(
         cluster=cluster,
@@ -103,6 +99,16 @@ def _pair(cluster: str, network: str, rows: pd.DataFrame) -> Pair | None:
         known_first=found["first"].to_numpy(dtype=bool),
         choices=(_per_batch(batch, found["bucket"].to_numpy()), _one(batch)),
     )
+
+
+def _fewer(found: pd.DataFrame) -> pd.DataFrame:
+    """Return at most about `MOST_CANDIDATES` configurations, evenly from each bucket, no bucket left without a choice.
+
+    Every measurement weighs every configuration anew, so that the time taken grows faster than their number.
+    """
+    share = -(-len(found) // MOST_CANDIDATES)
+    place = found.groupby("bucket").cumcount()
+    return found[(place % share == 0) | (place < FEWEST_IN_BUCKET)]
 
 
 def _per_batch(batch: Array, bucket: Array) -> Choice:
@@ -118,7 +124,7 @@ def _one(batch: Array) -> Choice:
 
 def _timing(row: pd.Series) -> StepTiming:
     step_s = float(row["step_time_s"])
-    compute_s = min(max(step_s - float(row["sync_time_s"]), _LEAST_COMPUTE * step_s), step_s)
+    compute_s = min(max(step_s - float(np.nan_to_num(row["sync_time_s"])), _LEAST_COMPUTE * step_s), step_s)
     return StepTiming(
         nodes=int(row["nodes"]),
         processes_per_node=int(row["max_per_node"]),

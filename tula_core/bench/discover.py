@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tula_core.bench import KINDS
+from tula_core.bench.tables import header_of
 from tula_core.errors import InputError
 
 
@@ -35,15 +35,7 @@ def find_folders(root: Path) -> dict[str, Path]:
 
 
 def _with_column(folder: Path, pattern: str, column: str) -> bool:
-    return any(column in _header(path) for path in sorted(folder.glob(pattern)))
-
-
-def _header(path: Path) -> list[str]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return next(csv.reader(file), [])
-    except (OSError, ValueError, csv.Error):
-        return []
+    return any(column in header_of(path) for path in sorted(folder.glob(pattern)))
 
 
 _SIGNS: Mapping[str, Callable[[Path], bool]] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tula_core.bench.tables import check_positive, read_table, read_tables
+from tula_core.bench.tables import check_positive, check_seconds, numbers, read_table, read_tables
 from tula_core.models.power.rows import MeasuredRows, PowerRows
 
 GROUP = ("gpu", "dataset", "network", "optimizer")
@@ -30,9 +30,18 @@ def read_epochs(folder: Path) -> pd.DataFrame:
         check_positive(frame, ("batch_size", "power_limit"), name)
         frame = frame.assign(gpu=name.removeprefix("power_").removesuffix(".csv"))
         frame = frame.assign(known=known_rows(frame))
-        check_positive(frame[frame.known], ANSWERS, f"{name}, among the rows that are known")
+        known = frame[frame.known]
+        check_seconds(known, ANSWERS[:1], f"{name}, among the rows that are known")
+        check_positive(known, ANSWERS[1:], f"{name}, among the rows that are known")
+        frame = frame.assign(**{answer: _sound(frame[answer]) for answer in ANSWERS})
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
+
+
+def _sound(answers: pd.Series) -> pd.Series:
+    """Return answers as numbers, nan where one is no finite number above 0."""
+    value = numbers(answers)
+    return value.where((value > 0.0) & np.isfinite(value))
 
 
 def known_rows(frame: pd.DataFrame) -> pd.Series:

@@ -10,16 +10,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tula_core.bench.energy_data import measured_of, read_epochs, rows_of, works
+from tula_core.bench.energy_data import ANSWERS, ASKED, GROUP, measured_of, read_epochs, rows_of, works
+from tula_core.errors import InputError
 from tula_core.models.inference.fitting import Z90
 from tula_core.models.power.fit import PowerFit, fit_power
 from tula_core.models.power.law import DEVICE_NAMES, WORK_NAMES
-from tula_core.models.power.model import fit_model
+from tula_core.models.power.model import PowerForecast, PowerModel, fit_model
 from tula_core.models.power.priors import BROAD, Priors
 
 Array = NDArray[np.float64]
 
 _ROUNDS = 4  # of expectation and maximisation; the means move little after the third
+_DOUBTS = ["time_log_sd", "power_log_sd", "energy_log_sd"]
 _STRENGTH = 2.0  # devices, and works, that the broad prior counts for: two devices say little of all
 _DEVICE, _WORK = len(DEVICE_NAMES), len(WORK_NAMES)
 
@@ -46,13 +48,48 @@ def learn_priors(frame: pd.DataFrame) -> Priors:
 def forecast_frame(frame: pd.DataFrame, priors: Priors | None = None) -> pd.DataFrame:
     """Return the forecast of every row from the known ones, each gpu by itself, on the frame's index."""
     parts = []
-    for _, device in frame.groupby("gpu", sort=True):
-        work = works(device)
-        known = device.known.to_numpy()
-        forecast = fit_model(measured_of(device[known], work[known]), priors).forecast(rows_of(device, work))
-        columns = {field.name: getattr(forecast, field.name) for field in dataclasses.fields(forecast)}
-        parts.append(pd.DataFrame(columns, index=device.index))
+    # In an order of its own, so that the order of rows in the files changes no digit.
+    for _, device in frame.sort_values([*ASKED, *ANSWERS]).groupby("gpu", sort=True):
+        known, work = device.known.to_numpy(), works(device)
+        if not known.any():
+            raise InputError(_nothing_known(device))
+        seen, measured_work = np.unique(work[known], return_inverse=True)
+        model = fit_model(measured_of(device[known], measured_work), priors)
+        told = np.isin(work, seen)
+        mine = device[told]
+        parts.append(_columns(model.forecast(rows_of(mine, np.searchsorted(seen, work[told]))), mine.index))
+        if not told.all():
+            parts.append(_like_the_others(model, device[~told], len(seen)))
     return pd.concat(parts).loc[frame.index]
+
+
+def _nothing_known(device: pd.DataFrame) -> str:
+    first = device.iloc[0]
+    group = ", ".join(str(first[name]) for name in GROUP)
+    return (
+        f"--data: no row may be known for {group}: at the lowest or highest power_limit its smallest, middle and "
+        "largest batch_size are missing. Give at least one of these rows."
+    )
+
+
+def _columns(forecast: PowerForecast, index: pd.Index) -> pd.DataFrame:
+    return pd.DataFrame({field.name: getattr(forecast, field.name) for field in dataclasses.fields(forecast)}, index)
+
+
+def _like_the_others(model: PowerModel, rows: pd.DataFrame, works: int) -> pd.DataFrame:
+    """Return the forecast of a work without a known row: the geometric mean of the accelerator's other works there.
+
+    Empirical; as uncertain as works differ, and never less than by a factor e.
+    """
+    logs, doubts = [], []
+    for number in range(works):
+        each = _columns(model.forecast(rows_of(rows, np.full(len(rows), number))), rows.index)
+        logs.append(np.log(each[["time_s", "power_w", "energy_j"]].to_numpy()))
+        doubts.append(each[_DOUBTS].to_numpy())
+    spread = np.sqrt(np.var(logs, axis=0) + np.mean(np.square(doubts), axis=0) + 1.0)
+    time, power, _ = np.mean(logs, axis=0).T
+    found = pd.DataFrame({"time_s": np.exp(time), "power_w": np.exp(power), "energy_j": np.exp(time + power)})
+    return found.set_index(rows.index).assign(**dict(zip(_DOUBTS, spread.T, strict=True)))
 
 
 def _standardised_misses(device: pd.DataFrame, priors: Priors) -> Array:

@@ -14,6 +14,8 @@ def log_linear(frame: pd.DataFrame) -> pd.DataFrame:
     for _, group in frame.groupby(list(GROUP), sort=False, dropna=False):
         columns = np.stack([np.ones(len(group)), np.log(group.batch_size), np.log(group.power_limit)], axis=1)
         told = group.known.to_numpy()
+        if not told.any():
+            continue
         for name, answer in zip(found.columns, ANSWERS, strict=True):
             weights, *_ = np.linalg.lstsq(columns[told], np.log(group.loc[told, answer].to_numpy(float)), rcond=None)
             found.loc[group.index, name] = np.exp(columns @ weights)
@@ -28,6 +30,8 @@ def nearest_row(frame: pd.DataFrame) -> pd.DataFrame:
     found = pd.DataFrame(index=frame.index, columns=["time_s", "power_w"], dtype=float)
     for _, group in frame.groupby(list(GROUP), sort=False, dropna=False):
         told = group[group.known]
+        if told.empty:
+            continue
         batch = np.abs(np.log2(group.batch_size.to_numpy())[:, None] - np.log2(told.batch_size.to_numpy()))
         limit = np.abs(np.log2(group.power_limit.to_numpy())[:, None] - np.log2(told.power_limit.to_numpy()))
         chosen = told.iloc[(1e3 * batch + limit).argmin(axis=1)]

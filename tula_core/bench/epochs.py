@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from tula_core.bench.kind import Kind, Table
-from tula_core.bench.tables import check_positive, read_table
+from tula_core.bench.tables import check_positive, numbers, read_table
 from tula_core.errors import InputError
 from tula_core.models.learning.work import WorkPrior, work_prior
 from tula_core.models.learning.work_fit import WorkQuestion, answer, critical_of, work_question
@@ -51,9 +51,10 @@ def predict(folder: Path) -> pd.DataFrame:
 
 
 def forecast(question: WorkQuestion, prior: WorkPrior) -> tuple[float, float, float]:
-    """Return the work of least expected relative error and its 90 % interval."""
+    """Return the work of least expected relative error, kept inside its 90 % interval, and that interval."""
     found = answer(question, prior, critical_of(question, prior)).mixture(0)
-    return found.least_relative_error(), found.quantile(_LOW), found.quantile(_HIGH)
+    low, high = found.quantile(_LOW), found.quantile(_HIGH)
+    return min(max(found.least_relative_error(), low), high), low, high
 
 
 def tasks_of(frame: pd.DataFrame) -> list[Task]:
@@ -126,11 +127,17 @@ PLAIN: dict[str, Callable[[Task], float]] = {
 
 
 def answered(folder: Path) -> pd.DataFrame | None:
-    """Return the tasks with their answers, column ``truth``, None where the folder holds no answers."""
+    """Return the tasks with their answers, column ``truth``, None where the folder holds no answers.
+
+    An answer that is no number above 0 is none.
+    """
     if not (folder / "rcp_truth.csv").is_file():
         return None
     truth = read_table(folder / "rcp_truth.csv", ("task_id", "truth"))
-    check_positive(truth, ("truth",), "rcp_truth.csv")
+    value = numbers(truth["truth"])
+    truth = truth.assign(truth=value)[(value > 0.0) & (value < float("inf"))]
+    if truth.empty:
+        return None
     tasks = read_table(folder / "rcp_tasks.csv", (*_TASKS, "protocol", "benchmark"))
     return tasks.merge(truth[["task_id", "truth"]], on="task_id", validate="one_to_one")
 

@@ -21,9 +21,14 @@ class BenchResult:
     kind: str
     predictions: pd.DataFrame
     tables: Sequence[Table]
+    warning: str = ""
 
 
-def run_bench(name: str, folder: Path, *, leave_out: bool = False) -> BenchResult:
+_UNSOUND = (ValueError, TypeError, LookupError, ArithmeticError)
+"""What answers that are no measurements raise; predictions never depend on them."""
+
+
+def run_bench(name: str, folder: Path, *, leave_out: bool = False, out: Path | None = None) -> BenchResult:
     """Predict a folder of measured data.
 
     Parameters
@@ -34,6 +39,13 @@ def run_bench(name: str, folder: Path, *, leave_out: bool = False) -> BenchResul
         Holds the CSV files; nothing else in it is read.
     leave_out
         Also learn the priors anew without each cluster, benchmark or network, and report those errors.
+    out
+        The CSV file for the predictions, written before any answer is looked at.
+
+    Returns
+    -------
+    BenchResult
+        ``warning`` says why the answers could not be compared with, where they could not.
 
     Raises
     ------
@@ -45,9 +57,16 @@ def run_bench(name: str, folder: Path, *, leave_out: bool = False) -> BenchResul
         raise InputError(f"--data: no folder {str(folder)!r}. Give the folder with the CSV files of {name}.")
     predictions = kind.predict(folder)
     assert tuple(predictions.columns) == kind.columns, f"{name} predicted {list(predictions.columns)}"
-    tables = list(kind.score(folder, predictions) or ())
-    if leave_out:
-        tables += kind.leave_out(folder)
+    if out is not None:
+        write_predictions(predictions, out)
+    tables: list[Table] = []
+    try:
+        tables += kind.score(folder, predictions) or ()
+        if leave_out:
+            tables += kind.leave_out(folder)
+    except _UNSOUND as error:
+        warning = f"The answers in {folder} cannot all be compared with: {error} The predictions stand."
+        return BenchResult(kind=name, predictions=predictions, tables=tables, warning=warning)
     return BenchResult(kind=name, predictions=predictions, tables=tables)
 
 
@@ -59,7 +78,10 @@ def write_predictions(predictions: pd.DataFrame, path: Path) -> None:
 def draw(result: BenchResult, folder: Path, plots: Path) -> Path | None:
     """Draw errors and coverage into the folder ``plots``; None where there are no answers to compare with."""
     kind = load_kind(result.kind)
-    pairs = kind.pairs(folder, result.predictions) if kind.pairs is not None else None
+    try:
+        pairs = kind.pairs(folder, result.predictions) if kind.pairs is not None else None
+    except _UNSOUND:
+        return None  # the same answers could not be scored, and were warned of there
     if pairs is None or pairs.empty:
         return None
     from tula_core.plots.draw import draw_backtest

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tula_core.bench.tables import check_positive, read_table, read_tables
+from tula_core.bench.tables import SECONDS, check_positive, numbers, read_table, read_tables
 from tula_core.errors import InputError
 from tula_core.models.hardware.fleet import FleetRuns
 
@@ -41,17 +41,21 @@ def read_runs(folder: Path) -> pd.DataFrame:
     Runs that failed are left out, and times that are not above zero: both say nothing of a step. A file without a
     column ``bench`` is of the benchmark in its name.
     """
+    if not any(folder.glob("results_*.csv")):  # then the tasks tell all that is known
+        return pd.DataFrame(columns=[*_SHAPE, "time_per_step_s"])
     frames = []
     for name, frame in read_tables(folder, "results_*.csv").items():
         lacking = [column for column in _RUN_COLUMNS if column not in frame.columns]
         if lacking:
             raise InputError(f"--data: {name} lacks the column {', '.join(lacking)}. Give a file that has it.")
         bench = name.removeprefix("results_").removesuffix(".csv")
-        frames.append(frame if "bench" in frame.columns else frame.assign(bench=bench))
-    runs = pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
+        named = frame if "bench" in frame.columns else frame.assign(bench=bench)
+        coerced = {field: numbers(named[field]) for field in _KNOWN_FIELDS}
+        frames.append(named.assign(**coerced)[["bench", *_RUN_COLUMNS]].astype({"time_method": object}))
+    runs = pd.concat(frames, ignore_index=True)
     runs["family"] = _family(runs)
     sound = (runs["status"] == "success") & _usable(runs)
-    grouped = runs[sound].astype({"accel": str, "submitter": str}).groupby(_SHAPE, dropna=False)["time_per_step_s"]
+    grouped = runs[sound].groupby(_SHAPE, dropna=False)["time_per_step_s"]
     return grouped.median().reset_index()
 
 
@@ -128,8 +132,12 @@ def _submitter(family: str) -> str:
 def _known(task: Mapping[Any, Any]) -> pd.DataFrame:
     """Return the task's own measurements with times above zero, as `read_runs` has rows."""
     try:
-        known = pd.DataFrame(json.loads(task["known"]), columns=list(_KNOWN_FIELDS)).astype(float)
-    except (TypeError, ValueError):
+        given = json.loads(task["known"])
+        if not isinstance(given, list):
+            raise TypeError(given)
+        cells = [[float(each[field]) for field in _KNOWN_FIELDS] for each in given]
+        known = pd.DataFrame(cells, columns=list(_KNOWN_FIELDS), dtype=float)
+    except (TypeError, ValueError, KeyError):
         raise InputError(
             f"--data: scaling_tasks.csv: known of {task['submission_id']!r} must be a JSON list of objects with the "
             f"numbers {', '.join(_KNOWN_FIELDS)}. Mend that row or leave it out."
@@ -140,6 +148,7 @@ def _known(task: Mapping[Any, Any]) -> pd.DataFrame:
 
 
 def _usable(rows: pd.DataFrame) -> NDArray[np.bool_]:
-    """Return where all numbers of a measurement are finite and above zero, shape (n,)."""
-    numbers = rows[list(_KNOWN_FIELDS)].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=float)
-    return np.asarray(((numbers > 0) & np.isfinite(numbers)).all(axis=1))
+    """Return where all numbers of a measurement are finite and above zero, and its time can be one, shape (n,)."""
+    values = rows[list(_KNOWN_FIELDS)].to_numpy(dtype=float)
+    sound = ((values > 0) & np.isfinite(values)).all(axis=1)
+    return np.asarray(sound & rows["time_per_step_s"].between(*SECONDS).to_numpy())

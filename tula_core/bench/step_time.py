@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from tula_core.bench.kind import PAIR_COLUMNS, Kind, Table
-from tula_core.bench.step_time_rows import PROTOCOLS, asked, known, pairs, read_rows, shapes_of, timings_of
+from tula_core.bench.step_time_rows import PROTOCOLS, asked, in_order, known, pairs, read_rows, shapes_of, timings_of
 from tula_core.errors import InputError
 from tula_core.models.inference.fitting import Z90
 from tula_core.models.step.inference import Fitted, fit_law
@@ -27,6 +27,7 @@ Populations = Callable[[str, str], Population]
 
 COLUMNS = ("row_id", "protocol", "pred_step_time_s", "low", "high")
 
+_UNMEASURED_S, _UNMEASURED_LOG_SD = 0.3, 2.0  # a step of any network on any accelerator: from 10 ms to 10 s
 _MOST_SHIFT_SD = 0.6  # beyond it a log standard deviation says no more about the point forecast
 
 
@@ -54,6 +55,17 @@ def forecast(fitted: Fitted, rows: pd.DataFrame, widening: float) -> pd.DataFram
     )
 
 
+def unmeasured(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of `forecast` for rows of a pair of which nothing is known: what steps of networks may take.
+
+    The law's priors are free of seconds, so that they say nothing here; the range is wide on purpose and empirical.
+    """
+    reach = np.exp(Z90 * _UNMEASURED_LOG_SD)
+    middle, ones = _UNMEASURED_S * (1.0 + rows["accum_steps"].to_numpy(float)), np.ones(len(rows))
+    found = {"pred_step_time_s": middle * ones, "low": middle / reach, "high": middle * reach}
+    return pd.DataFrame(found, index=rows.index)
+
+
 def one_thread() -> threadpool_limits:
     """Return a context in which linear algebra keeps to one thread: these matrices are too small to share."""
     return threadpool_limits(limits=1)
@@ -67,10 +79,14 @@ def predict_with(rows: pd.DataFrame, populations: Populations) -> pd.DataFrame:
             wanted = asked(group, protocol)
             if wanted.empty:
                 continue
-            population, timings = populations(cluster, network), timings_of(known(group, protocol))
-            with one_thread():
-                fitted = fit_law(timings, prior_of(population, timings))
-                each = forecast(fitted, wanted, population.widening)
+            profile = in_order(known(group, protocol))
+            if profile.empty:
+                each = unmeasured(wanted)
+            else:
+                population, timings = populations(cluster, network), timings_of(profile)
+                with one_thread():
+                    fitted = fit_law(timings, prior_of(population, timings))
+                    each = forecast(fitted, wanted, population.widening)
             found.append(each.assign(row_id=wanted["row_id"], protocol=protocol).loc[:, list(COLUMNS)])
     if not found:
         raise InputError("--data: no row has a split that begins with 'test'. Mark the rows to predict.")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tula_core.bench.tables import check_positive, read_tables
+from tula_core.bench.tables import check_positive, check_seconds, check_whole, numbers, read_tables
 from tula_core.errors import InputError
 from tula_core.models.step.inference import Timings
 from tula_core.models.step.time import Shapes
@@ -16,8 +16,9 @@ from tula_core.models.step.time import Shapes
 PROTOCOLS = ("p1", "p2")
 PAIR = ("cluster", "model")
 
-_SHAPE = ("nodes", "max_per_node", "min_per_node", "local_batch")
-_NEEDED = ("row_id", *PAIR, "replicas", "global_batch", *_SHAPE, "accum_steps", "step_time_s", "sync_time_s", "flag")
+_COUNTS = ("nodes", "max_per_node", "min_per_node", "replicas")
+_BATCHES = ("local_batch", "global_batch")
+_NEEDED = ("row_id", *PAIR, *_COUNTS, *_BATCHES, "accum_steps", "step_time_s", "sync_time_s", "flag")
 
 
 def read_rows(folder: Path) -> pd.DataFrame:
@@ -26,26 +27,40 @@ def read_rows(folder: Path) -> pd.DataFrame:
     Raises
     ------
     InputError
-        No file has the column, or one lacks another column or holds an impossible number.
+        No file has the column, or one lacks another column, holds an impossible number, or has an impossible time in
+        a row that is known.
     """
     found = []
-    for name, frame in read_tables(folder, "*.csv").items():
-        if "split_p1" not in frame.columns:
-            continue
+    for name, frame in read_tables(folder, "*.csv", "split_p1").items():
         lacking = [column for column in (*_NEEDED, "split_p2") if column not in frame.columns]
         if lacking:
             raise InputError(f"--data: {name} lacks the column {', '.join(lacking)}. Give a file that has it.")
-        check_positive(frame, (*_SHAPE, "replicas", "global_batch"), name)
-        found.append(frame)
-    if not found:
-        raise InputError(
-            f"--data: no file in {str(folder)!r} has a column split_p1. Give the folder of measured steps."
-        )
+        _check(frame, name)
+        found.append(_with_sound_parts(frame))
     rows = pd.concat(found, ignore_index=True)
     if rows["row_id"].duplicated().any():
         again = rows.loc[rows["row_id"].duplicated(), "row_id"].iloc[0]
         raise InputError(f"--data: row_id {again!r} occurs twice. Give each row a name of its own.")
     return rows
+
+
+def _check(frame: pd.DataFrame, name: str) -> None:
+    check_whole(frame, _COUNTS, name, 1)
+    check_positive(frame, _BATCHES, name)
+    check_whole(frame, ("accum_steps",), name, 0)
+    for protocol in PROTOCOLS:
+        check_seconds(frame[_is_known(frame, protocol)], ("step_time_s",), f"{name}, rows known to {protocol}")
+
+
+def _with_sound_parts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with a synchronisation that is a part of its step; nan, not measured, where it cannot be."""
+    sync_s, step_s = numbers(frame["sync_time_s"]), numbers(frame["step_time_s"])
+    counts = {column: numbers(frame[column]) for column in (*_COUNTS, *_BATCHES, "accum_steps")}
+    return frame.assign(step_time_s=step_s, sync_time_s=sync_s.where((sync_s >= 0.0) & (sync_s <= step_s)), **counts)
+
+
+def _is_known(frame: pd.DataFrame, protocol: str) -> pd.Series:
+    return (frame[f"split_{protocol}"] == "profile") & frame["flag"].isna()
 
 
 def pairs(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
@@ -60,21 +75,13 @@ def asked(group: pd.DataFrame, protocol: str) -> pd.DataFrame:
 
 
 def known(group: pd.DataFrame, protocol: str) -> pd.DataFrame:
-    """Return the rows of one pair that a protocol lets be known.
+    """Return the rows of one pair that a protocol lets be known; flagged ones are not."""
+    return group[_is_known(group, protocol)]
 
-    Raises
-    ------
-    InputError
-        There is none that is not flagged, or a time in one of them is impossible.
-    """
-    profile = group[(group[f"split_{protocol}"] == "profile") & group["flag"].isna()]
-    if profile.empty:
-        cluster, network = group["cluster"].iloc[0], group["model"].iloc[0]
-        raise InputError(
-            f"--data: {cluster} {network} has no row with split_{protocol} 'profile'. Mark at least one as known."
-        )
-    check_positive(profile, ("step_time_s",), f"profile rows of {protocol}")
-    return profile
+
+def in_order(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows in an order of their own, so that the file's changes no digit of what is fitted to them."""
+    return rows.sort_values([*_COUNTS, *_BATCHES, "accum_steps", "step_time_s", "sync_time_s", "row_id"])
 
 
 def shapes_of(rows: pd.DataFrame) -> Shapes:
@@ -95,5 +102,5 @@ def timings_of(rows: pd.DataFrame) -> Timings:
         shapes=shapes_of(rows),
         time_s=rows["step_time_s"].to_numpy(float),
         relative_error=np.zeros(len(rows)),
-        parts_s={"communication": np.where(sent >= 0.0, sent, np.nan)},
+        parts_s={"communication": sent},
     )

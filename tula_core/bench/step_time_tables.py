@@ -18,6 +18,7 @@ from tula_core.models.step.population import load_population
 Array = NDArray[np.float64]
 
 _BUCKETS_PER_OCTAVE = 2.0
+LAWS = ("adaptdl", "linear")
 _LEAST_CHOICES = 4  # a bucket with fewer configurations offers no choice
 _LEAST_GAIN = 0.05  # percentage points: a smaller difference is no better
 
@@ -91,7 +92,7 @@ def _figures(group: pd.DataFrame, protocol: str, cluster: str, network: str) -> 
         "width": (group["high"] / group["low"]).median(),
         "regret": time_regret(group),
     }
-    return found | {law: group[law].mean() for law in ("adaptdl", "linear") if law in group}
+    return found | {law: group[law].mean() for law in LAWS if law in group}
 
 
 def time_regret(group: pd.DataFrame) -> float:
@@ -123,7 +124,9 @@ def _plain_laws(rows: pd.DataFrame) -> pd.DataFrame:
             if wanted.empty:
                 continue
             frame = wanted[["row_id"]].assign(protocol=protocol)
-            for name, predicted in _law_times(known(group, protocol), wanted).items():
+            profile = known(group, protocol)
+            laws = _law_times(profile, wanted) if len(profile) else dict.fromkeys(LAWS, np.full(len(wanted), np.nan))
+            for name, predicted in laws.items():
                 frame[name] = 100 * np.abs(predicted / wanted["step_time_s"] - 1)
             found.append(frame)
     return pd.concat(found, ignore_index=True)
@@ -151,7 +154,7 @@ def _summary(by_pair: pd.DataFrame) -> pd.DataFrame:
         row |= {"mape_mean": group["mape"].mean(), "mape_median": group["mape"].median(), "p90": group["p90"].mean()}
         row |= {"regret": group["regret"].mean(), "inside": group["inside"].mean()}
         row |= {"inside_worst_pair": group["inside"].min(), "width": group["width"].median()}
-        for law in ("adaptdl", "linear"):
+        for law in LAWS:
             if law in group:
                 row |= {f"{law}_mean": group[law].mean(), f"{law}_median": group[law].median()}
                 row |= {f"better_than_{law}": int((group["mape"] < group[law] - _LEAST_GAIN).sum())}

@@ -26,6 +26,8 @@ _FREEDOM = 4.0  # of Student's t
 _LENGTHS = (0.4, 1.0)  # how far a misfit reaches in ln(local batch) and ln(accelerators)
 _STEPS = 12
 _WEIGHED_STEPS = 9  # weights stand still in the last steps, so that the fit settles
+_REPEATS_AGREE = 9.0  # times the noise variance; repeats at one configuration that scatter more contradict
+_CHANGED_ROWS = 10.0  # so many rows without contradiction are taken for granted elsewhere
 _FAR = 1.0  # the most that a logarithm moves in a step
 
 
@@ -91,6 +93,7 @@ class FleetModel:
     slopes: Array  # at the measured configurations, shape (4, m)
     factor: tuple[Array, bool]  # Cholesky factor of the measurements' covariance
     weights: Array  # that covariance's inverse times the residuals, shape (m,)
+    contradicting: Array  # variance of ln(time) between repeats beyond noise, shape (m,)
 
     def predict(self, asked: FleetRuns) -> tuple[Array, Array]:
         """Return the median time in seconds and the standard deviation of its logarithm, each of shape (n,)."""
@@ -101,8 +104,14 @@ class FleetModel:
         own_effects, own_smooth = _kernels(self.priors, asked, asked)
         own = np.einsum("kn,knn->n", slopes**2, own_effects) + np.diagonal(own_smooth)
         variance = own - np.einsum("nm,mn->n", cross, cho_solve(self.factor, cross.T))
-        log_sd = np.sqrt(np.maximum(variance, 0.0) + self.priors.noise_sd**2)
+        log_sd = np.sqrt(np.maximum(variance, 0.0) + self.priors.noise_sd**2 + self._contradiction(asked))
         return fleet_time_s(asked.local_batch, asked.nodes, latent) * np.exp(smooth @ self.weights), log_sd
+
+    def _contradiction(self, asked: FleetRuns) -> Array:
+        """Return the variance by which a family's repeats contradict each other, the most of all its rows, (n,)."""
+        own = np.where(asked.family[:, None] == self.runs.family[None, :], self.contradicting, 0.0)
+        others = self.contradicting.sum() / (len(self.contradicting) + _CHANGED_ROWS)
+        return np.asarray(np.maximum(own.max(axis=1), others))
 
 
 def fit_fleet(runs: FleetRuns, time_s: Array, priors: FleetPriors) -> FleetModel:
@@ -118,6 +127,8 @@ def fit_fleet(runs: FleetRuns, time_s: Array, priors: FleetPriors) -> FleetModel
     center = _center(priors, runs, log_time, log_batch)
     effects, smooth = _kernels(priors, runs, runs)
     noise = np.where(runs.rough, priors.rough_noise_sd, priors.noise_sd) ** 2
+    contradicting = _contradicting(runs, log_time, noise)
+    noise = noise + contradicting
     latent, scale = np.repeat(center, len(time_s), axis=1), np.ones(len(time_s))
     for step in range(_STEPS):
         slopes = _slopes(runs, latent)
@@ -131,7 +142,26 @@ def fit_fleet(runs: FleetRuns, time_s: Array, priors: FleetPriors) -> FleetModel
         if step < _WEIGHED_STEPS:
             error = noise * scale * weights
             scale = (_FREEDOM + error**2 / noise) / (_FREEDOM + 1.0)
-    return FleetModel(priors=priors, runs=runs, center=center, slopes=slopes, factor=factor, weights=weights)
+    return FleetModel(
+        priors=priors,
+        runs=runs,
+        center=center,
+        slopes=slopes,
+        factor=factor,
+        weights=weights,
+        contradicting=contradicting,
+    )
+
+
+def _contradicting(runs: FleetRuns, log_time: Array, noise: Array) -> Array:
+    """Return the variance of ln(time) between a row's repeats beyond a multiple of its noise variance; empirical."""
+    alike = runs.family[:, None] == runs.family[None, :]
+    for column in (runs.nodes, runs.accelerators, runs.local_batch):
+        alike &= column[:, None] == column[None, :]
+    count = alike.sum(axis=1)
+    middle = alike @ log_time / count
+    squares = np.where(alike, (log_time[None, :] - middle[:, None]) ** 2, 0.0).sum(axis=1)
+    return np.asarray(np.maximum(squares / np.maximum(count - 1, 1) - _REPEATS_AGREE * noise, 0.0))
 
 
 def _center(priors: FleetPriors, runs: FleetRuns, log_time: Array, log_batch: Array) -> Array:

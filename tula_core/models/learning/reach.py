@@ -35,6 +35,7 @@ _LENGTHS = np.array([0.7, 1.4])
 # Where all runs lie on one side, a Gaussian around the mode is a poor posterior of their level: three of them are not.
 _LEVELS = np.array([-2.0, 0.0, 2.0])
 _LENGTH_LOG_SD = 0.5
+_MOST_SIZES = 30  # batch sizes farther off say next to nothing beside so many nearer ones
 _STEPS = 12
 _LONGEST_STEP = 1.5  # of the mode's search, in distances of levels
 _LEAST_CURVATURE = 1e-9
@@ -129,11 +130,18 @@ def reach_chances(runs: Sequence[TargetRun], batch: float, levels: Array, *, pri
     if not (math.isfinite(batch) and batch > 0) or not np.isfinite(levels).all():
         raise InputError(f"batch, levels: finite numbers are needed, got {batch!r}, {levels.tolist()}. Mend them.")
     scale = scale_of(runs)
+    runs = _nearest(runs, batch)
     seen = ceilings_of(runs, scale, slowing=usual.slowing, relative_sd=usual.relative_sd, least_sd=usual.least_sd)
     log_batches, which = np.unique(np.log([run.batch for run in runs]), return_inverse=True)
     mean, sd, weights = _best_metric(_Data(seen=seen, which=which, log_batches=log_batches), math.log(batch), usual)
     unit = (mean[:, None] - scale.of(levels)[None, :]) / sd[:, None]
     return np.asarray(weights @ ndtr(unit))
+
+
+def _nearest(runs: Sequence[TargetRun], batch: float) -> list[TargetRun]:
+    """Return the runs at the batch sizes nearest in ratio: the time taken grows with the cube of their number."""
+    sizes = sorted({run.batch for run in runs}, key=lambda size: (abs(math.log(size / batch)), size))
+    return [run for run in runs if run.batch in sizes[:_MOST_SIZES]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,18 +24,28 @@ Array = NDArray[np.float64]
 
 _CRITICAL_STEP = 0.4
 _CRITICAL_BEYOND = 4.0  # ln of how far below the smallest and above the largest batch B_crit is looked for
+_INTEREST_BEYOND = math.log(100.0)
 _SHARPNESS = np.array([0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0])
 _GROWTH = np.array([0.5, 0.7, 1.0, 1.4])
+_FALL = np.array([0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 1.0])
+_FALLING_LOG_WEIGHT = math.log(2e-3)  # of all falling laws together, against all others
+_FALLING_DOUBT = 0.4  # standard deviation of the slope with which a fall goes on beyond the known batches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hypotheses:
-    """The grid of laws, each array of shape (hypotheses,); the ln of batches counts from ``origin``."""
+    """The grid of laws, each array of shape (hypotheses,); the ln of batches counts from ``origin``.
+
+    After them, of shape (falling,), stand laws by which work falls as a power of the batch, E ~ B^-a for each a of
+    ``fall``. No theory of large batches has them, but what is measured may (a learning rate that suits small batches
+    badly), and nothing says how long a fall goes on. Empirical.
+    """
 
     origin: float
     log_critical: Array
     log_sharpness: Array
     log_growth: Array
+    fall: Array
 
     @classmethod
     def over(cls, low: float, high: float) -> Hypotheses:
@@ -44,16 +54,23 @@ class Hypotheses:
         critical = np.arange(-_CRITICAL_BEYOND, width + _CRITICAL_BEYOND + 0.5 * _CRITICAL_STEP, _CRITICAL_STEP)
         grid = np.meshgrid(critical, np.log(_SHARPNESS), np.log(_GROWTH), indexing="ij")
         c, p, q = (axis.ravel() for axis in grid)
-        return cls(origin=low, log_critical=c, log_sharpness=p, log_growth=q)
+        return cls(origin=low, log_critical=c, log_sharpness=p, log_growth=q, fall=_FALL)
 
     def log_work(self, log_batch: Array) -> Array:
-        """Return ln of the relative work under each, shape (hypotheses, batches)."""
-        return log_relative_work(
-            (log_batch - self.origin)[None, :],
+        """Return ln of the relative work under each, those that fall last, shape (hypotheses + falling, batches)."""
+        away = (log_batch - self.origin)[None, :]
+        rising = log_relative_work(
+            away,
             self.log_critical[:, None],
             np.exp(self.log_sharpness)[:, None],
             np.exp(self.log_growth)[:, None],
         )
+        return np.concatenate([rising, -self.fall[:, None] * away])
+
+    def doubt(self, beyond: Array) -> Array:
+        """Return the sd of ln work by how far in ln B the asked batches lie beyond the known, as `log_work`."""
+        slope = np.append(np.zeros_like(self.log_critical), np.full_like(self.fall, _FALLING_DOUBT))
+        return np.asarray(slope[:, None] * beyond[None, :])
 
     def log_prior(self, prior: WorkPrior, critical: tuple[float, float]) -> Array:
         """Return the ln of their prior weights, up to a constant, for mean and sd of ln B_crit."""
@@ -63,7 +80,9 @@ class Hypotheses:
         growth = self.log_growth / prior.log_growth_sd
         # Student-t: where the points say plainly that B_crit is far from usual, they win.
         tail = -0.5 * (prior.freedom + 1.0) * np.log1p(away**2 / prior.freedom)
-        return np.asarray(tail - 0.5 * (sharp**2 + growth**2))
+        rising = tail - 0.5 * (sharp**2 + growth**2)
+        falling = np.logaddexp.reduce(rising) + _FALLING_LOG_WEIGHT - math.log(len(self.fall))
+        return np.append(rising, np.full(len(self.fall), falling))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,10 +176,12 @@ def answer(question: WorkQuestion, prior: WorkPrior, critical: tuple[float, floa
     cross = inverse @ _misfit(question.known, question.asked, prior)  # (known, asked)
     variance = prior.misfit_sd**2 + prior.noise_sd**2 - (cross**2).sum(axis=0) + (1.0 - one @ cross) ** 2 / weight
     size = np.sqrt((prior.freedom + squares) / freedom)
+    beyond = np.maximum(question.asked - question.known.max(), question.known.min() - question.asked)
+    doubt = question.hypotheses.doubt(np.maximum(beyond, 0.0))
     return WorkAnswer(
         weights=weights / weights.sum(),
         location=question.at_asked + constant[:, None] + left @ cross,
-        scale=size[:, None] * np.sqrt(variance)[None, :],
+        scale=np.hypot(size[:, None] * np.sqrt(variance)[None, :], doubt),
         freedom=freedom,
     )
 
@@ -192,9 +213,14 @@ def predict_work(
 
 
 def critical_of(question: WorkQuestion, prior: WorkPrior) -> tuple[float, float]:
-    """Return mean and sd of ln B_crit where the batches of a question are the range of interest."""
-    low = question.hypotheses.origin
-    return prior.critical(low, float(max(question.known.max(), question.asked.max())))
+    """Return mean and sd of ln B_crit where the batches of a question are the range of interest.
+
+    What is asked far outside of what is known was not chosen with B_crit in mind: the range reaches no further than a
+    factor beyond the known batches.
+    """
+    low = float(max(question.hypotheses.origin, question.known.min() - _INTEREST_BEYOND))
+    high = float(max(question.known.max(), min(question.asked.max(), question.known.max() + _INTEREST_BEYOND)))
+    return prior.critical(low, high)
 
 
 def _misfit(first: Array, second: Array, prior: WorkPrior) -> Array:

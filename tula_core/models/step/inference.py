@@ -38,6 +38,7 @@ _PART_ROWS = 40.0  # all measured parts together weigh no more than those of so 
 _MOST_ROWS = 300  # amplitudes are learnt from so many rows, evenly taken, where there are more
 _OUTLYING_FAST = 3.0  # standardised: what disturbs a machine makes it slower, faster is seldom an accident
 _OUTLYING_ROWS = 10.0  # so many rows without any are taken for granted when the next one's chance is counted
+_REPEATS_AGREE = 9.0  # times the usual noise variance; repeats at one configuration that scatter more contradict
 _HUBER = 3.0  # whitened residuals beyond this pull linearly while a fit begins
 _WIDTH = 1e-4
 
@@ -70,6 +71,7 @@ class Fitted:
     amplitudes: FoundAmplitudes
     places: Array
     outlying: Array
+    contradicting: Array
     residual: Array
     slopes: Array
     factor: Array
@@ -88,6 +90,10 @@ class Fitted:
         # A configuration that was not measured may be off as often as measured ones were.
         chance = self.outlying.sum() / (len(self.outlying) + _OUTLYING_ROWS)
         own = np.exp(2.0 * self.amplitudes.log_sd[:-1]).sum() + np.where(alike.any(axis=1), there, chance)
+        # What contradicts itself where it was measured is as doubtful there, and in the mean elsewhere.
+        here = np.where(alike, self.contradicting, 0.0).max(axis=1)
+        everywhere = self.contradicting.sum() / (len(self.contradicting) + _OUTLYING_ROWS)
+        own = own + np.where(alike.any(axis=1), here, everywhere)
         variance = (
             own
             + doubt
@@ -105,9 +111,10 @@ class Fitted:
 def fit_law(timings: Timings, prior: LawPrior, rounds: int = 2) -> Fitted:
     """Return the law fitted to measurements, from one upwards."""
     places, y = octaves(timings.shapes), np.log(timings.time_s)
-    known = timings.relative_error**2
     found = FoundAmplitudes(log_sd=prior.amplitudes.mean, sd=prior.amplitudes.sd)
     mode, outlying, alike = prior.mean, np.zeros_like(y), same(places, places)
+    contradicting = _contradiction(y, alike, float(np.exp(2.0 * found.log_sd[-1])))
+    known = timings.relative_error**2 + contradicting
     for turn in range(rounds + 1):
         own = alike * np.sqrt(outlying)[:, None] * np.sqrt(outlying)
         noise = known + np.exp(2.0 * found.log_sd[-1])
@@ -131,10 +138,22 @@ def fit_law(timings: Timings, prior: LawPrior, rounds: int = 2) -> Fitted:
         amplitudes=found,
         places=places,
         outlying=outlying,
+        contradicting=contradicting,
         residual=residual,
         slopes=slopes,
         factor=factor,
     )
+
+
+def _contradiction(log_time: Array, alike: NDArray[np.bool_], usual: float) -> Array:
+    """Return the variance of each row's repeats at its configuration beyond what noise explains, shape (n,).
+
+    The unbiased variance of ln(time) within a configuration, less a multiple of the usual noise variance; empirical.
+    """
+    count = alike.sum(axis=1)
+    middle = alike @ log_time / count
+    squares = np.where(alike, (log_time[None, :] - middle[:, None]) ** 2, 0.0).sum(axis=1)
+    return np.asarray(np.maximum(squares / np.maximum(count - 1, 1) - _REPEATS_AGREE * usual, 0.0))
 
 
 def _outlying_variance(factor: Array, residual: Array) -> Array:
