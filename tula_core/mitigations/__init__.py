@@ -8,6 +8,7 @@ family, with a per-step warm-up.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,7 +22,18 @@ if TYPE_CHECKING:
     from tula_core.mitigations.compose import Methods
     from tula_core.mitigations.method import Setting
 
-__all__ = ["MITIGATIONS", "Bounds", "MitigationCard", "check_options", "complete", "make", "options_of", "resolve"]
+__all__ = [
+    "MITIGATIONS",
+    "Bounds",
+    "MitigationCard",
+    "check_options",
+    "check_together",
+    "complete",
+    "make",
+    "options_of",
+    "resolve",
+    "step_cost",
+]
 
 Options = Mapping[str, Mapping[str, float]]
 
@@ -107,6 +119,11 @@ def options_of(name: str, given: Options) -> dict[str, float]:
 def complete(names: Sequence[str], given: Options) -> dict[str, dict[str, float]]:
     """Return all options of several methods, by name."""
     return {name: options_of(name, given) for name in names}
+
+
+def step_cost(names: Sequence[str]) -> float:
+    """Return the computation of a step with these methods over that of a plain one, the product of their cards'."""
+    return math.prod(MITIGATIONS[name].step_cost for name in names)
 
 
 def make(names: Sequence[str], setting: Setting, given: Options) -> Methods:

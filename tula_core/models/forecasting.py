@@ -19,6 +19,7 @@ from tula_core.models.memory import MemoryModel
 from tula_core.models.money import Spending, expected_attempts, interrupted, interruptions, spend
 from tula_core.models.power.node import NodePower
 from tula_core.models.spot import Interruptions
+from tula_core.models.step.methods import predict_with_methods
 from tula_core.models.step.time import Shapes
 from tula_core.models.totals import Overheads, steps_per_epoch, tail_shapes, time_to_train_s
 from tula_core.records.corrections import Correction, Corrections
@@ -76,6 +77,7 @@ class Models:
     power: NodePower
     corrections: Corrections
     effects: Mapping[str, MitigationEffect] = field(default_factory=dict)  # of methods, by their names
+    step_cost: float = 1.0  # computation of a step with the job's methods over that of a plain one
 
     @property
     def target(self) -> Target | None:
@@ -184,9 +186,9 @@ def memory_band(models: Models, local_batch: Array, processes: Array) -> Band | 
 
 def mean_step(models: Models, shapes: Shapes) -> tuple[Array, Array]:
     """Return mean seconds over the steps of an epoch, the smaller last one included, and their log sd."""
-    full_s, log_sd = models.step.predict(shapes)
+    full_s, log_sd = predict_with_methods(models.step, shapes, models.step_cost)
     tail, has_tail = tail_shapes(models.facts.train_samples, shapes)
-    tail_s, _ = models.step.predict(tail)
+    tail_s, _ = predict_with_methods(models.step, tail, models.step_cost)
     # A tail is never slower than a full step: it does a part of its work.
     tail_s = np.minimum(tail_s, full_s)
     full = np.floor(models.facts.train_samples / shapes.global_batch)

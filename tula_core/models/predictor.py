@@ -34,6 +34,7 @@ from tula_core.models.stages.check import check_stages, is_staged, layouts_of
 from tula_core.models.stages.walk import walk
 from tula_core.models.step.communication import fit_links
 from tula_core.models.step.fit import fit_step_time
+from tula_core.models.step.methods import UNNOTICED
 from tula_core.models.step.time import Shapes
 from tula_core.models.totals import fit_overheads
 from tula_core.records.candidate import QUANTITIES, UNKNOWN, Candidate, Interval, Row, Stage
@@ -225,6 +226,7 @@ def fit(
     job: Job,
     corrections: Corrections = BUILTIN,
     effects: Mapping[str, MitigationEffect] | None = None,
+    step_cost: float = 1.0,
 ) -> Predictor:
     """Return the predictor of one job on the hardware of its profile.
 
@@ -239,6 +241,8 @@ def fit(
     effects
         What is known of methods against lost accuracy that the pilots did not use, by their names; a candidate's
         method that is not among them is taken to act as it did in the pilots.
+    step_cost
+        Computation of a step with the methods of the job over that of a plain one, which alone was timed.
 
     Raises
     ------
@@ -274,6 +278,7 @@ def fit(
         power=fit_node_power(profile.power, profile.steps, job.cluster),
         corrections=corrections,
         effects=effects or {},
+        step_cost=step_cost,
     )
     precisions = fit_precisions(profile, job, step, memory, state)
     loader = fit_host_memory(profile.host, facts, job.recipe, device=device)
@@ -299,7 +304,9 @@ def _staged(models: Models, candidate: Candidate) -> dict[str, Interval]:
 
 
 def _measured(models: Models, candidates: Sequence[Candidate]) -> list[bool]:
-    """Return where the very step was timed, that of every stage."""
+    """Return where the very step was timed, that of every stage; none where methods make it another step."""
+    if abs(models.step_cost - 1.0) > UNNOTICED:
+        return [False] * len(candidates)
     parts = [layouts_of(candidate) for candidate in candidates]
     timed = iter(models.step.is_measured(Shapes.of([part for found in parts for part in found])).tolist())
     return [all([next(timed) for _ in found]) for found in parts]

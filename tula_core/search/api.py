@@ -22,6 +22,7 @@ from tula_core.search.constraints import (
     memory_limit,
 )
 from tula_core.search.forecaster import Forecaster
+from tula_core.search.methods import forecast_growing, method_notes
 from tula_core.search.notes import data_notes, norm_warning, stage_words
 from tula_core.search.objective import Decision, decide
 from tula_core.search.reasons import explain
@@ -97,7 +98,7 @@ def _task(
         name=f"{job.title} {job.digest} {profile.fingerprint[:16]}",
         grid=grid,
         first=first,
-        evaluate=lambda chosen: [judge(row, limits) for row in _forecast(predictor, chosen)],
+        evaluate=lambda chosen: [judge(row, limits) for row in _forecast(predictor, chosen, job.recipe.batch_size)],
         expense=limits.expense,
         seed=derive_seed(job.seed, "search") % 2**32,
     )
@@ -117,14 +118,14 @@ def _always_searched(grid: Sequence[Candidate], profile: Profile, job: Job) -> l
     return [next(c for c in grid if key(c) == reference), *others]
 
 
-def _forecast(predictor: Forecaster, chosen: Sequence[Candidate]) -> list[Row]:
-    rows = predictor.forecast(chosen) if chosen else []
+def _forecast(predictor: Forecaster, chosen: Sequence[Candidate], reference_batch: int) -> list[Row]:
+    rows = forecast_growing(predictor, chosen, reference_batch) if chosen else []
     assert [row.candidate for row in rows] == list(chosen), "the predictor has to answer every candidate, in order"
     return rows
 
 
 def _limits(profile: Profile, job: Job, predictor: Forecaster, first: Sequence[Candidate]) -> Limits:
-    rows = _forecast(predictor, first)
+    rows = _forecast(predictor, first, job.recipe.batch_size)
     reference = rows[0]["accuracy"].value
     better = profile.facts.higher_is_better
     chance = _best_chance(job, predictor, first)
@@ -187,6 +188,7 @@ def _assumptions(
 ) -> tuple[str, ...]:
     rows = [item.row for item in searched.judged]
     notes = _search_notes(searched, grid) + _limit_notes(limits, profile)
+    notes += method_notes(rows[0].candidate.mitigation)
     notes += data_notes(rows, limits.job, profile.facts) + _profile_notes(profile)
     return tuple(dict.fromkeys([*profile.facts.notes, *predictor.assumptions, *notes]))
 
