@@ -144,8 +144,8 @@ class Cluster(Part):
     threads_per_process: Count | None = None
     device_tflops: Rates | None = None
     device_memory_gbps: Positive | None = None
-    spot_interruptions_per_hour: NotNegative | None = None
-    spot_restart_seconds: Annotated[NotNegative, BeforeValidator(parse_duration_s)] | None = None
+    spot_interruptions_per_hour: Annotated[float, Field(ge=0, le=3600)] | None = None
+    spot_restart_seconds: Annotated[float, BeforeValidator(parse_duration_s), Field(ge=0, le=30 * 86400)] | None = None
     electricity_usd_per_kwh: NotNegative | None = None
     carbon_g_per_kwh: NotNegative | None = None
     idle_power_watts: Positive | None = None

@@ -24,7 +24,15 @@ from tula_core.errors import InputError
 from tula_core.job import Job
 from tula_core.models.assumptions import assumptions
 from tula_core.models.checking import check_profile
-from tula_core.models.forecasting import Band, Models, forecast_bands, learning_draws, memory_band, wanted_epochs
+from tula_core.models.forecasting import (
+    Band,
+    Models,
+    forecast_bands,
+    learning_draws,
+    memory_band,
+    run_interruptions,
+    wanted_epochs,
+)
 from tula_core.models.learning.fit import fit_learning
 from tula_core.models.memory import HostRoom, fit_host_memory, fit_memory, state_bytes
 from tula_core.models.power.node import fit_node_power
@@ -189,7 +197,8 @@ class Predictor:
         rows = []
         for candidate, reason, timed in zip(candidates, reasons, measured, strict=True):
             forecast = dict.fromkeys(QUANTITIES, UNKNOWN) if reason is not None else next(forecasts)
-            because = reason or self._failed(candidate) or self._host.crowded(candidate, forecast["memory_bytes"].high)
+            because = reason or self._failed(candidate) or self._never_ends(candidate)
+            because = because or self._host.crowded(candidate, forecast["memory_bytes"].high)
             rows.append(
                 Row(
                     candidate=candidate,
@@ -209,6 +218,17 @@ class Predictor:
         if candidate.power_limit_w is not None and self._models.power.top_w is None:
             return "a power limit is not forecast where no accelerator's limit is known"
         return self._precisions.impossible(candidate)
+
+    def _never_ends(self, candidate: Candidate) -> str | None:
+        """Return why interruptions would not let a candidate end."""
+        stops = run_interruptions(self._models, Shapes.of(layouts_of(candidate)))
+        if stops is None or not stops.hopeless.any():
+            return None
+        per_hour = self._models.job.cluster.spot_interruptions_per_hour
+        return (
+            f"with {per_hour:g} interruptions an hour of each of {candidate.nodes} spot nodes hardly any start and "
+            "step to the next checkpoint are left alone, so that the run would not end"
+        )
 
     def _failed(self, candidate: Candidate) -> str | None:
         """Return why a candidate that can be forecast cannot run."""
