@@ -280,6 +280,13 @@ class Job(Part):
                     f"what_if: {node.name!r} has no power_watts, so the objective energy cannot be weighed there. Give "
                     "the draw of one of its nodes in watts, or choose another objective"
                 )
+            electric = self.cluster.electricity_usd_per_kwh is not None
+            if self.constraints.budget_usd is not None and electric and node.power_watts is None:
+                raise ValueError(
+                    f"what_if: {node.name!r} has no power_watts, so constraints.budget_usd cannot be checked there, where "
+                    "electricity is part of the cost. Give the draw of one of its nodes in watts, or leave one of the "
+                    "two out"
+                )
             if self.constraints.budget_usd is not None and node.price_per_node_hour is None:
                 raise ValueError(
                     f"what_if: {node.name!r} has no price_per_node_hour, so constraints.budget_usd cannot be checked "
