@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tula_core.job import Job, Target
-from tula_core.models.cost import hourly_price
+from tula_core.models.cost import has_price, hourly_price
 from tula_core.progress import Event, Listener, silent
 from tula_core.records import Candidate, Plan, PlanProbe, Profile, Row
 from tula_core.search import words
@@ -30,6 +30,9 @@ from tula_core.search.space import candidates, key, reference_key
 from tula_core.search.spending import Spending
 from tula_core.search.study import Searched, Task, search, write_journal
 from tula_core.seeding import derive_seed
+
+_LEAST_USD = 1e-9
+"""What runs cost less than this is no axis to compare them by."""
 
 
 def make_plan(
@@ -137,7 +140,7 @@ def _limits(profile: Profile, job: Job, predictor: Forecaster, first: Sequence[C
         job=job,
         hardware=profile.hardware,
         train_samples=profile.facts.train_samples,
-        expense="cost_usd" if any(row["cost_usd"].value is not None for row in rows) else "node_hours",
+        expense="cost_usd" if any((row["cost_usd"].value or 0.0) > _LEAST_USD for row in rows) else "node_hours",
         higher_is_better=better,
         worst_accuracy=worst,
         reach_probability=predictor.reach_probability,
@@ -202,10 +205,19 @@ def _search_notes(searched: Searched, grid: int) -> list[str]:
     return notes
 
 
+def _why_no_cost(job: Job) -> str:
+    cluster = job.cluster
+    if not has_price(cluster):
+        return "Without a price"
+    if cluster.electricity_usd_per_kwh and cluster.power_watts is None:
+        return "With a price of electricity and unknown energy"
+    return "With prices at which a run costs nothing"
+
+
 def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
     job, notes = limits.job, []
     if limits.expense == "node_hours":
-        notes.append("Without a price, candidates are compared by node-hours instead of cost.")
+        notes.append(f"{_why_no_cost(job)}, candidates are compared by node-hours instead of cost.")
     limit = memory_limit(job, profile.hardware, job.cluster.processes_per_node)
     if limit is None:
         notes.append("The memory of the machine is unknown, so no limit was applied.")
