@@ -8,6 +8,7 @@ family, with a per-step warm-up.
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -108,6 +109,17 @@ def check_options(names: Sequence[str], options: Options) -> None:
                     f"mitigation_options.{method}.{name}: {value:g} is out of bounds, {bounds.meaning} is from "
                     f"{bounds.low:g} to {bounds.high:g}. The default is {bounds.default:g}."
                 )
+        _check_rising(method, options)
+
+
+def _check_rising(method: str, options: Options) -> None:
+    complete_options, names = options_of(method, options), MITIGATIONS[method].rising
+    for lower, upper in itertools.pairwise(names):
+        if complete_options[lower] >= complete_options[upper]:
+            raise InputError(
+                f"mitigation_options.{method}.{lower}: {complete_options[lower]:g} is not below {upper}, "
+                f"{complete_options[upper]:g}. Lower it, or raise {upper}."
+            )
 
 
 def options_of(name: str, given: Options) -> dict[str, float]:
