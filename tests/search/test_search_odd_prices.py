@@ -11,6 +11,8 @@ from tula_core.models.predictor import fit
 from tula_core.records import Plan
 from tula_core.search import words
 from tula_core.search.api import make_plan
+from tula_core.search.objective import Decision
+from tula_core.search.reasons import change
 
 
 @pytest.mark.parametrize(
@@ -68,3 +70,13 @@ def test_unknown_energy_is_not_called_a_missing_price() -> None:
 @pytest.mark.parametrize("usd", [0.0029, 0.0991, 1e-7, 2.345])
 def test_an_admitting_budget_is_no_more_than_needed(usd: float) -> None:
     assert usd <= float(words.admitting_usd(usd)) <= 1.1 * usd
+
+
+def test_a_faster_row_that_also_costs_less_is_said_to() -> None:
+    by_hours, by_cost = (
+        Decision(expense=expense, front=(0,), knee=0, kneedle=None, choice=0, nearest=None)
+        for expense in ("node_hours", "cost_usd")
+    )
+    assert change(-0.009, by_hours) == "and 0.9 % fewer node-hours"
+    assert change(-0.009, by_cost) == "and 0.9 % less cost"
+    assert change(0.25, by_cost) == "for 25 % more cost"

@@ -17,6 +17,7 @@ from tula_core.models.precision_set import Precisions
 from tula_core.models.predictor import Predictor
 from tula_core.models.totals import Overheads
 from tula_core.records.profile import Hardware, Profile
+from tula_core.records.what_if import FACTS_ALONE
 
 _LINK_SHARE = 0.8  # of a link's nominal rate that a collective reaches
 _INSIDE_LATENCY_S, _BETWEEN_LATENCY_S = 2e-5, 5e-5  # of a hop, as usual for collectives of accelerators
@@ -143,7 +144,7 @@ def _overheads(here: Overheads, log_ratio: float, log_ratio_sd: float) -> Overhe
 def _hardware(here: Hardware, node: NodeType) -> Hardware:
     return dataclasses.replace(
         here,
-        fingerprint=f"what-if {node.name}",
+        fingerprint=f"{FACTS_ALONE}{node.name}",
         device="cuda",
         device_name=node.name,
         devices=node.processes_per_node,
