@@ -10,6 +10,8 @@ _TIMES = ((86400.0, "d", 2.0), (3600.0, "h", 2.0), (60.0, "min", 2.0), (1.0, "s"
 _SIZES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
 _ENERGIES = ((3.6e6, "kWh"), (1e3, "kJ"))
 
+_LEAST_SHOWN = 1e-3
+
 NOTHING = "-"
 CENT = "¢"
 
@@ -70,7 +72,10 @@ def span(quantity: str, interval: Interval, *, share: bool = True) -> tuple[str,
     if interval.value is None or interval.low is None or interval.high is None:
         return NOTHING, ""
     size, name = scale(quantity, interval.value, share=share)
-    value, low, high = (_figure(quantity, x / size) for x in (interval.value, interval.low, interval.high))
+    value, high = (_figure(quantity, x / size) for x in (interval.value, interval.high))
+    # Beside the value a low end far below it is nothing: its digits would not fit a narrow table.
+    nothing = quantity != "accuracy" and 0 <= interval.low < _LEAST_SHOWN * interval.value
+    low = "0" if nothing else _figure(quantity, interval.low / size)
     sign = "$" if quantity == "cost_usd" and name != CENT else ""
     return f"{sign}{value} {name}".rstrip(), f"{low}-{high}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -65,7 +66,10 @@ def list_known() -> None:
         console.print(kind, style="bold")
         width = max((len(name) for name, _ in entries), default=0)
         for name, line in entries:
-            console.print(f"  {name:<{width}}  {line}", soft_wrap=True)
+            head, indent = f"  {name:<{width}}  ", " " * (width + 4)
+            room = max(console.width, len(indent) + 40)
+            text = textwrap.fill(line, room, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
+            console.print(text, soft_wrap=True)
 
 
 def doctor() -> None:

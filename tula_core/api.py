@@ -6,14 +6,15 @@ import errno
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from tula_core.engine.device_lock import device_lock
 from tula_core.errors import InfeasibleError, InputError, RunError
 from tula_core.home import state_folder
-from tula_core.job import Job, NodeType
+from tula_core.job import Job, NodeType, Precision
 from tula_core.progress import Event, Listener, silent
 from tula_core.records import Outcome, Plan, Profile, Row, save
+from tula_core.records.candidate import PRECISION
 
 if TYPE_CHECKING:
     from tula_core.history import RetrainReport
@@ -70,9 +71,10 @@ def plan(job: Job, *, profile: Profile | None = None, reprofile: bool = False, l
     else:
         resolved, measured, cached = profiling.complete(job, profile), profile, True
     listener(Event(stage="fit", message="fitting the models", fraction=0.0))
-    fitted = predictor.fit(measured, resolved, tracking.champion())
-    listener(Event(stage="fit", message="fitting the models", fraction=1.0))
     methods = mitigations.resolve(resolved)
+    cost = mitigations.step_cost(methods)
+    fitted = predictor.fit(measured, resolved, tracking.champion(), step_cost=cost)
+    listener(Event(stage="fit", message="fitting the models", fraction=1.0))
     made = search.make_plan(
         measured,
         resolved,
@@ -128,6 +130,7 @@ def train(
     from tula_core.training.room import require_room
 
     if not resume:
+        _check_row(plan, plan.table[_row_number(plan, row)])
         require_room(plan, plan.table[_row_number(plan, row)])
     tracking.close_dead_runs()
     newest = resume and job_id is None
@@ -135,6 +138,7 @@ def train(
     if resume or folder.plan_digest not in (None, plan.digest):  # a logical run keeps the plan it was begun with
         plan, row = folder.plan, folder.row_number if row is None else row
     chosen = plan.table[_row_number(plan, row)]
+    _check_row(plan, chosen)
     if row is not None and row != folder.row_number:
         keep_row(folder, row)
     if chosen.candidate.nodes > 1:
@@ -270,6 +274,23 @@ def _row_number(plan: Plan, row: int | None) -> int:
         because = plan.table[row].infeasible_because or "it has no forecast"
         raise InputError(f"--choose: row {row} cannot be trained: {because}. Choose another row of the table.")
     return row
+
+
+def _check_row(plan: Plan, row: Row) -> None:
+    """Refuse methods and options that no plan of Tula's holds: a plan is a file, and may have been edited."""
+    from tula_core import mitigations
+
+    candidate, job = row.candidate, plan.job
+    for name in candidate.options:
+        if name != PRECISION:
+            raise InputError(f"plan: the row's option {name!r} is unknown. Known: {PRECISION}. Leave it out.")
+    if candidate.precision not in (None, *get_args(Precision)):
+        raise InputError(
+            f"plan: the row's precision {candidate.precision!r} is unknown. Known: {', '.join(get_args(Precision))}."
+        )
+    mitigations.check_together(candidate.mitigation, job.recipe.optimizer)
+    used = {name: job.mitigation_options[name] for name in candidate.mitigation if name in job.mitigation_options}
+    mitigations.check_options(candidate.mitigation, used)
 
 
 def _tracker(plan: Plan, job_id: str) -> Tracker:

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -77,6 +77,34 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
+def _holds_true(value: Any, *, within_keys: bool) -> bool:
+    """Return whether true or false is in a value or its lists, and in its mappings where ``within_keys``."""
+    waiting, seen = [value], set()  # a value may hold itself, or another many times
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, bool):
+            return True
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, list | tuple):
+            waiting += item
+        elif within_keys and isinstance(item, Mapping):
+            waiting += item.values()
+    return False
+
+
+def _some_rate(value: Any) -> Any:
+    if value == {}:
+        raise ValueError("holds no rate; write a number, or one for each precision such as {bf16: 900}")
+    return value
+
+
+def _is_of_parts(annotation: Any) -> bool:
+    """Return whether a field holds parts, which check their own fields."""
+    return any(isinstance(kind, type) and issubclass(kind, Part) for kind in (annotation, *get_args(annotation)))
+
+
 class Part(BaseModel):
     """Base of the parts of a job: frozen, unknown keys refused."""
 
@@ -86,11 +114,8 @@ class Part(BaseModel):
     @classmethod
     def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse ``yes`` as a number: pydantic would take a price of ``true`` for one dollar."""
-        held = value if isinstance(value, list | tuple) else [value]
-        if (
-            any(isinstance(item, bool) for item in held)
-            and cls.model_fields[str(info.field_name)].annotation is not bool
-        ):
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if annotation is not bool and _holds_true(value, within_keys=not _is_of_parts(annotation)):
             raise ValueError("true and false are not allowed here")
         return value
 
@@ -121,7 +146,12 @@ class Target(Part):
     value: float = Field(allow_inf_nan=False)
 
 
-Rates = Positive | dict[Precision, Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]]
+_MOST_RATE = 1e9  # TFLOP/s or GB/s; far above any device, and far from what overflows
+Rates = Annotated[
+    Annotated[float, Field(gt=0, le=_MOST_RATE)]
+    | dict[Precision, Annotated[float, Field(gt=0, le=_MOST_RATE, strict=True)]],
+    BeforeValidator(_some_rate),
+]
 """Peak TFLOP/s of one device (of one process's cores): at the recipe's precision, or one for each precision."""
 
 
@@ -143,9 +173,9 @@ class Cluster(Part):
     power_watts: Positive | None = None
     threads_per_process: Count | None = None
     device_tflops: Rates | None = None
-    device_memory_gbps: Positive | None = None
-    spot_interruptions_per_hour: NotNegative | None = None
-    spot_restart_seconds: Annotated[NotNegative, BeforeValidator(parse_duration_s)] | None = None
+    device_memory_gbps: Annotated[float, Field(gt=0, le=_MOST_RATE)] | None = None
+    spot_interruptions_per_hour: Annotated[float, Field(ge=0, le=3600)] | None = None
+    spot_restart_seconds: Annotated[float, BeforeValidator(parse_duration_s), Field(ge=0, le=30 * 86400)] | None = None
     electricity_usd_per_kwh: NotNegative | None = None
     carbon_g_per_kwh: NotNegative | None = None
     idle_power_watts: Positive | None = None
@@ -181,11 +211,19 @@ class NodeType(Part):
     processes_per_node: Count = 1
     device_memory: Size
     device_tflops: Rates
-    device_memory_gbps: Positive
+    device_memory_gbps: Annotated[float, Field(gt=0, le=_MOST_RATE)]
     link_gbps: Positive | None = None
     inside_link_gbps: Positive | None = None
     price_per_node_hour: Positive | None = None
     power_watts: Positive | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _name_can_be_shown(cls, value: str) -> str:
+        """Refuse what would move a terminal's cursor or begin a new line."""
+        if not value.isprintable() or not value.strip():
+            raise ValueError("a name is made of characters that can be printed, without line breaks")
+        return value
 
 
 class Constraints(Part):
@@ -279,6 +317,13 @@ class Job(Part):
                 raise ValueError(
                     f"what_if: {node.name!r} has no power_watts, so the objective energy cannot be weighed there. Give "
                     "the draw of one of its nodes in watts, or choose another objective"
+                )
+            electric = self.cluster.electricity_usd_per_kwh is not None
+            if self.constraints.budget_usd is not None and electric and node.power_watts is None:
+                raise ValueError(
+                    f"what_if: {node.name!r} has no power_watts, so constraints.budget_usd cannot be checked there, "
+                    "where electricity is part of the cost. Give the draw of one of its nodes in watts, or leave one "
+                    "of the two out"
                 )
             if self.constraints.budget_usd is not None and node.price_per_node_hour is None:
                 raise ValueError(

@@ -81,7 +81,7 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
     path = [
         str(part)
         for part in fault["loc"]
-        if not re.match(r"function-|literal\[|dict\[|list\[|Target|str$|\[key\]", str(part))
+        if not re.match(r"function-|constrained-|literal\[|dict\[|list\[|Target|str$|\[key\]", str(part))
     ]
     field = ".".join(path)
     if fault["type"] == "extra_forbidden":
@@ -89,6 +89,8 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
     message = str(fault["msg"]).removeprefix("Value error, ")
     if not path:
         return f"{message}."
+    if fault["type"] == "value_error" and re.match(r"\w+: ", message):  # of a whole part: it names field and remedy
+        return f"{field}.{message}."
     message = message[:1].lower() + message[1:]
     return f"{field}: {message}, got {_short.repr(fault['input'])}. Mend this field or leave it out for the default."
 
@@ -96,6 +98,8 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
 def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
     here: Any = model
     for part in path:
+        if part.isdigit():  # a place in a list
+            continue
         field = here.model_fields.get(part)
         kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field is not None else []
         here = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), model)

@@ -1,4 +1,7 @@
+from dataclasses import replace
+
 import pytest
+from train_helpers import hand_made_plan
 
 import tula_core as tula
 from tula_core.errors import InputError
@@ -34,3 +37,22 @@ def test_an_unknown_workload_is_named_before_torch_is_loaded(tmp_path) -> None: 
 def test_a_number_beyond_all_use_is_refused() -> None:
     with pytest.raises(InputError, match="recipe.batch_size: input should be less than or equal to 1000000000000"):
         tula.Job.builtin("digits-cnn", ["recipe.batch_size=99999999999999999999"])
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "expected"),
+    [
+        ({"mitigation": ("lars", "lamb")}, {}, "'lars' and 'lamb' do not go together"),
+        ({"mitigation": ("ema",)}, {"ema": {"keep": 5.0}}, r"ema\.keep: 5 is out of bounds"),
+        ({"options": {"foo": 1}}, {}, "the row's option 'foo' is unknown"),
+        ({"options": {"precision": "fp99"}}, {}, "the row's precision 'fp99' is unknown"),
+    ],
+)
+def test_a_row_that_was_edited_is_refused_before_training(
+    change: dict[str, object], options: dict[str, dict[str, float]], expected: str
+) -> None:
+    plan = hand_made_plan("plain")
+    row = replace(plan.table[0], candidate=replace(plan.table[0].candidate, **change))  # type: ignore[arg-type]
+    job = plan.job.model_copy(update={"mitigation_options": options})
+    with pytest.raises(InputError, match=expected):
+        tula.train(replace(plan, table=(row,), job=job))

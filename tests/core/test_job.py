@@ -45,6 +45,20 @@ def test_a_file_is_read_with_its_units(tmp_path: Path) -> None:
         ("workload: x\nobjective: fastest", "'knee', 'time', 'cost' or 'energy'"),
         ("workload: x\nobjective: {}", "objective: has no weight"),
         ("workload: x\nseed: -1", "seed"),
+        ("workload: x\nobjective: {time: true}", "objective: true and false are not allowed here"),
+        ("workload: x\nmitigation_options: {lars: {trust: true}}", "mitigation_options: true and false"),
+        ("workload: x\ncluster: {device_tflops: 1.0e+200}", "less than or equal to 1000000000"),
+        ("workload: x\ncluster: {device_tflops: {}}", "cluster.device_tflops: holds no rate"),
+        (
+            "workload: x\ncluster: {spot_interruptions_per_hour: 1}",
+            "cluster.spot_interruptions_per_hour: given without spot_price_per_node_hour. Give that price too, or "
+            "leave the interruptions out.",
+        ),
+        ("workload: x\nwhat_if: [{name: a, nods: 1}]", "what_if.0.nods: unknown key. Did you mean 'nodes'?"),
+        (
+            'workload: x\nwhat_if: [{name: "a\\e[2J", device_memory: 1, device_tflops: 1, device_memory_gbps: 1}]',
+            "can be printed",
+        ),
         ("workload: x\nnetwork: resnet18\ndataset: CIFAR10", "Keep one of the two forms"),
         ("network: resnet18", "workload: missing"),
         ("name: a/b\nworkload: x", "name"),

@@ -46,3 +46,8 @@ def test_numbers_stay_short_and_without_exponent(value: float, quantity: str) ->
     shown, between = units.span(quantity, Interval(value=value, low=value, high=value))
     assert "e" not in shown.split()[0]
     assert between.count("-") == 1
+
+
+def test_a_low_end_far_below_the_value_takes_no_room() -> None:
+    found = units.span("node_hours", Interval(value=1.2e-3, low=1e-9, high=4e-3))
+    assert found == ("4.32 s", "0-14.4")

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tula_core.errors import InputError
 from tula_core.job import Recipe
+from tula_core.mitigations import check_options
 from tula_core.mitigations.method import GradientMoments, Setting
 from tula_core.mitigations.rates.adascale import AdaScale, gain
 from tula_core.mitigations.rates.autowu import AutoWU, chance_past_minimum, warmup_rate
@@ -157,3 +159,9 @@ def test_the_chance_past_the_minimum_is_small_on_a_falling_curve() -> None:
     risen, place = chance_past_minimum(times, np.abs(times - 0.5) + noise, seed=0)
     assert falling < 0.9 < risen
     assert place == pytest.approx(0.5, abs=0.1)
+
+
+def test_the_rate_of_autowu_has_to_rise() -> None:
+    with pytest.raises(InputError, match=r"autowu\.lowest: 1 is not below highest, 1e-05"):
+        check_options(["autowu"], {"autowu": {"lowest": 1.0, "highest": 0.00001}})
+    check_options(["autowu"], {"autowu": {"lowest": 0.001}})

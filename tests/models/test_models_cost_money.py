@@ -9,6 +9,7 @@ from tests.factories import make_job, make_profile
 from tula_core.errors import InputError
 from tula_core.job import Cluster, Job
 from tula_core.models.cost import bill_usd, billed_s, carbon_g, cost_usd, electricity_usd
+from tula_core.models.decision.chances import chance_at_most
 from tula_core.models.power.energy import energy_j
 from tula_core.models.predictor import fit
 from tula_core.records import Candidate
@@ -122,6 +123,21 @@ def test_more_nodes_are_interrupted_more_often():
     assert lengthened[1] > lengthened[0] > 1
 
 
+def test_a_rare_long_wait_leaves_the_usual_run_as_it_is():
+    spot = {"spot_price_per_node_hour": 0.5, "spot_interruptions_per_hour": 0.01, "spot_restart_seconds": 3600.0}
+    calm, rare = forecast(**{**spot, "spot_interruptions_per_hour": 0.0}), forecast(**spot)
+    time = rare["time_to_train_s"]
+    assert time.value == pytest.approx(calm["time_to_train_s"].value, rel=0.01)
+    assert chance_at_most(time, 1.5 * time.value) > 0.9
+    assert rare["cost_usd"].value == pytest.approx(calm["cost_usd"].value, rel=0.01)
+
+
+def test_a_run_that_interruptions_never_let_end_is_infeasible():
+    spot = {"spot_price_per_node_hour": 0.5, "spot_interruptions_per_hour": 3600.0}
+    row = forecast(**spot)
+    assert not row.feasible and "would not end" in row.infeasible_because
+
+
 def test_spot_is_compared_only_where_both_prices_and_the_rate_are_known():
     both = {"spot_price_per_node_hour": 0.5, "price_per_node_hour": 1.0}
     candidate = Candidate(nodes=1, processes_per_node=1, local_batch=64)
@@ -129,7 +145,7 @@ def test_spot_is_compared_only_where_both_prices_and_the_rate_are_known():
     there = told.on_spot(candidate)
     assert there is not None
     here = told.forecast([candidate])[0]
-    assert here["time_to_train_s"].value < there["time_to_train_s"].value < 2 * here["time_to_train_s"].value
+    assert here["time_to_train_s"].value <= there["time_to_train_s"].value < 2 * here["time_to_train_s"].value
     assert there["cost_usd"].value < here["cost_usd"].value
     assert fit(make_profile(), make_job(cluster=Cluster(**both))).on_spot(candidate) is None
 
@@ -140,6 +156,11 @@ def test_spot_is_compared_only_where_both_prices_and_the_rate_are_known():
         ({"spot_interruptions_per_hour": 1}, "without spot_price_per_node_hour"),
         ({"spot_price_per_node_hour": 1, "spot_interruptions_per_hour": -1}, "greater than or equal to 0"),
         ({"spot_price_per_node_hour": 1, "spot_restart_seconds": 60}, "without spot_interruptions_per_hour"),
+        ({"spot_price_per_node_hour": 1, "spot_interruptions_per_hour": 1e300}, "less than or equal to 3600"),
+        (
+            {"spot_price_per_node_hour": 1, "spot_interruptions_per_hour": 1, "spot_restart_seconds": 1e300},
+            "less than or equal to 2592000",
+        ),
         ({"power_watts": 100, "idle_power_watts": 200}, "above power_watts"),
         ({"power_limits_w": []}, "power_limits_w"),
         ({"power_limits_w": [True]}, "true and false"),

@@ -98,3 +98,18 @@ def test_the_number_of_interruptions_is_poissons(mean, chance):
 def test_many_interruptions_are_poissons_to_within_one(mean, chance):
     found = float(poisson_quantile(np.array([mean]), np.array([chance]))[0])
     assert abs(found - poisson.ppf(chance, mean)) <= 1
+
+
+def test_the_wait_for_a_node_is_neither_interrupted_nor_paid_for_the_absent_node():
+    how = Interruptions(
+        rate_per_s=np.array([10 / HOUR]),
+        segment_s=np.array([5.0]),
+        restart_s=np.array([2.0]),
+        wait_s=np.array([HOUR]),
+    )
+    run_s = np.array([8.3])
+    assert expected_time_s(run_s, how)[0] == pytest.approx(8.3 * 10 / HOUR * HOUR + 8.3, rel=0.02)
+    assert expected_time_s(run_s, how.paid(np.array([1.0])))[0] == pytest.approx(8.3, rel=0.02)
+    draws = (np.arange(2000) + 0.5)[:, None] / 2000
+    drawn = drawn_time_s(np.full((2000, 1), 8.3), how, draws, np.zeros((2000, 1)))
+    assert drawn.mean() == pytest.approx(expected_time_s(run_s, how)[0], rel=0.03)

@@ -9,6 +9,7 @@ import search_fakes as fakes
 from tula_core.errors import InputError
 from tula_core.job import Job
 from tula_core.records import Plan, from_json, to_json
+from tula_core.records.what_if import FACTS_ALONE
 from tula_core.search import Elsewhere, answer_what_if, make_plan
 
 NODE = {"name": "other", "device_memory": "16GiB", "device_tflops": 40, "device_memory_gbps": 900}
@@ -98,3 +99,15 @@ def test_a_job_with_node_types_survives_its_own_values() -> None:
 def test_a_job_that_cannot_be_compared_is_refused(parts: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Job.from_mapping(asked(**parts))
+
+
+def test_no_advice_to_measure_here_is_given_for_a_machine_known_by_its_facts() -> None:
+    there = place("other", 1e-3)
+    hardware = dataclasses.replace(there.profile.hardware, fingerprint=f"{FACTS_ALONE}other")
+    there = dataclasses.replace(
+        there,
+        profile=dataclasses.replace(there.profile, hardware=hardware),
+        job=fakes.job(cluster={"processes_per_node": 2}, objective="time"),
+    )
+    (answer,) = answer_what_if([there], ())
+    assert "probe.seconds" not in answer.reason and "Nothing was measured there" in answer.reason

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch.utils.data import TensorDataset
 
 from tula_core.job import Recipe, Target
 from tula_core.workloads import Workload
+from tula_core.workloads.measures import cross_entropy
 from tula_core.workloads.types import Metric
 
 
@@ -138,3 +140,9 @@ def _die_when_large(inputs: Tensor) -> None:
 
 def killed_when_large() -> Workload:
     return workload(lambda: Mlp(hook=_die_when_large), samples=2000)
+
+
+def images() -> Workload:
+    data = [TensorDataset(part.tensors[0].view(-1, 1, 2, 3), part.tensors[1]) for part in (blobs(48, 1), blobs(24, 2))]
+    network = lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 3))  # noqa: E731
+    return replace(workload(epochs=1), network=network, train_data=data[0], eval_data=data[1], loss=cross_entropy)

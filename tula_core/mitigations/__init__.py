@@ -8,6 +8,8 @@ family, with a per-step warm-up.
 from __future__ import annotations
 
 import importlib
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,7 +23,18 @@ if TYPE_CHECKING:
     from tula_core.mitigations.compose import Methods
     from tula_core.mitigations.method import Setting
 
-__all__ = ["MITIGATIONS", "Bounds", "MitigationCard", "check_options", "complete", "make", "options_of", "resolve"]
+__all__ = [
+    "MITIGATIONS",
+    "Bounds",
+    "MitigationCard",
+    "check_options",
+    "check_together",
+    "complete",
+    "make",
+    "options_of",
+    "resolve",
+    "step_cost",
+]
 
 Options = Mapping[str, Mapping[str, float]]
 
@@ -96,6 +109,17 @@ def check_options(names: Sequence[str], options: Options) -> None:
                     f"mitigation_options.{method}.{name}: {value:g} is out of bounds, {bounds.meaning} is from "
                     f"{bounds.low:g} to {bounds.high:g}. The default is {bounds.default:g}."
                 )
+        _check_rising(method, options)
+
+
+def _check_rising(method: str, options: Options) -> None:
+    complete_options, names = options_of(method, options), MITIGATIONS[method].rising
+    for lower, upper in itertools.pairwise(names):
+        if complete_options[lower] >= complete_options[upper]:
+            raise InputError(
+                f"mitigation_options.{method}.{lower}: {complete_options[lower]:g} is not below {upper}, "
+                f"{complete_options[upper]:g}. Lower it, or raise {upper}."
+            )
 
 
 def options_of(name: str, given: Options) -> dict[str, float]:
@@ -107,6 +131,11 @@ def options_of(name: str, given: Options) -> dict[str, float]:
 def complete(names: Sequence[str], given: Options) -> dict[str, dict[str, float]]:
     """Return all options of several methods, by name."""
     return {name: options_of(name, given) for name in names}
+
+
+def step_cost(names: Sequence[str]) -> float:
+    """Return the computation of a step with these methods over that of a plain one, the product of their cards'."""
+    return math.prod(MITIGATIONS[name].step_cost for name in names)
 
 
 def make(names: Sequence[str], setting: Setting, given: Options) -> Methods:

@@ -39,6 +39,8 @@ class MitigationCard:
         Methods it makes no sense with, each with the reason.
     optimizers
         Recipe optimizers it is meant for, empty for all.
+    rising
+        Options whose values have to rise in this order.
     needs_batch_norm, needs_classes
         Whether it does something only to batch norm, only to class labels.
     """
@@ -51,5 +53,6 @@ class MitigationCard:
     step_cost: float = 1.0
     excludes: Mapping[str, str] = field(default_factory=dict)
     optimizers: frozenset[str] = frozenset()
+    rising: tuple[str, ...] = ()
     needs_batch_norm: bool = False
     needs_classes: bool = False

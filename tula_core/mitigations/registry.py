@@ -118,6 +118,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
                 "patience": Bounds(default=3, low=1, high=100, meaning="epochs in a row that must agree"),
                 "confidence": Bounds(default=0.95, low=0.5, high=0.9999, meaning="chance that counts as agreed"),
             },
+            rising=("lowest", "highest"),
             excludes=_excluding("autowu", (_RULES + " warmup legw adascale", _RATE), (_GROWING, _CLOCK)),
         ),
     ),

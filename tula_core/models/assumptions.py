@@ -113,7 +113,6 @@ def _of_learning(profile: Profile, job: Job, learning: LearningModel | None) -> 
         )
     if profile.facts.metric_ceiling is None:
         yield f"the best value of {profile.facts.metric} is not known: taken as {learning.scale.ceiling:g}"
-    yield "methods against lost accuracy are taken to act as they did in the pilots"
 
 
 def _noise_is_known(profile: Profile) -> bool:

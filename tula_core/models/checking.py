@@ -11,6 +11,7 @@ from tula_core.records.profile import Profile
 
 _REMEDY = "Measure again (tula profile --reprofile) or remove that entry"
 _MOST, _LEAST = 1e18, 1e-12  # what is beyond is no measurement, and would overflow in a model
+_LEAST_MEMORY = 2**20  # bytes; no machine that trains has less
 _SHAPE = ("nodes", "processes_per_node")
 
 _POSITIVE = {
@@ -52,6 +53,9 @@ def check_profile(profile: Profile) -> None:
     for index, use in enumerate(profile.memory):
         if use.outcome == "ok":
             _check(f"memory[{index}].peak_bytes", use.peak_bytes, low=0.0, open_end=True)
+    for name in ("memory_bytes", "device_memory_bytes"):
+        if getattr(profile.hardware, name) is not None:
+            _check(f"hardware.{name}", getattr(profile.hardware, name), low=_LEAST_MEMORY)
     _check_beside(profile)
     for index, row in enumerate(profile.steps):
         if row.block_scatter is not None:

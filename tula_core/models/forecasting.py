@@ -16,9 +16,10 @@ from tula_core.models.inference.fitting import Z90, standard_draws
 from tula_core.models.learning.effects import Effects, distinct
 from tula_core.models.learning.fit import DRAWS, Learning, LearningModel
 from tula_core.models.memory import MemoryModel
-from tula_core.models.money import Spending, expected_attempts, interrupted, interruptions, spend
+from tula_core.models.money import Seconds, Spending, expected_attempts, interrupted, interruptions, spend
 from tula_core.models.power.node import NodePower
 from tula_core.models.spot import Interruptions
+from tula_core.models.step.methods import predict_with_methods
 from tula_core.models.step.time import Shapes
 from tula_core.models.totals import Overheads, steps_per_epoch, tail_shapes, time_to_train_s
 from tula_core.records.corrections import Correction, Corrections
@@ -76,6 +77,7 @@ class Models:
     power: NodePower
     corrections: Corrections
     effects: Mapping[str, MitigationEffect] = field(default_factory=dict)  # of methods, by their names
+    step_cost: float = 1.0  # computation of a step with the job's methods over that of a plain one
 
     @property
     def target(self) -> Target | None:
@@ -119,15 +121,16 @@ def forecast_bands(
     fixed_step = step_s * math.exp(correction.log_bias)
     fixed_sd = np.hypot(log_sd, correction.log_sd)
     if "time_to_train_s" in models.corrections.by_quantity:
-        total = _total(models, shapes, (step_s, log_sd), epoch_draws, epoch_band(models, epoch_draws).value)
+        run = _total(models, shapes, (step_s, log_sd), epoch_draws, epoch_band(models, epoch_draws).value)
     else:
-        total = _total(models, shapes, (fixed_step, fixed_sd), corrected, epochs.value)
+        run = _total(models, shapes, (fixed_step, fixed_sd), corrected, epochs.value)
+    total, paid = interrupted(run, run_interruptions(models, shapes), shapes.nodes)
     bands = {
         "step_time_s": Band.log_normal(fixed_step, fixed_sd),
-        "time_to_train_s": total,
+        "time_to_train_s": Band.of_draws(total.drawn_s, total.value_s),
         "epochs": epochs,
         "steps": epochs.map(lambda number: number * steps),
-        **_money(models, shapes, limits_w, total),
+        **_money(models, shapes, limits_w, Band.of_draws(paid.drawn_s, paid.value_s)),
     }
     memory = memory_band(models, shapes.local_batch, shapes.processes)
     if memory is not None:
@@ -184,9 +187,9 @@ def memory_band(models: Models, local_batch: Array, processes: Array) -> Band | 
 
 def mean_step(models: Models, shapes: Shapes) -> tuple[Array, Array]:
     """Return mean seconds over the steps of an epoch, the smaller last one included, and their log sd."""
-    full_s, log_sd = models.step.predict(shapes)
+    full_s, log_sd = predict_with_methods(models.step, shapes, models.step_cost)
     tail, has_tail = tail_shapes(models.facts.train_samples, shapes)
-    tail_s, _ = models.step.predict(tail)
+    tail_s, _ = predict_with_methods(models.step, tail, models.step_cost)
     # A tail is never slower than a full step: it does a part of its work.
     tail_s = np.minimum(tail_s, full_s)
     full = np.floor(models.facts.train_samples / shapes.global_batch)
@@ -214,8 +217,8 @@ def epoch_band(models: Models, draws: Array) -> Band:
     return Band.of_draws(draws)
 
 
-def _total(models: Models, shapes: Shapes, step: tuple[Array, Array], draws: Array, epochs: Array) -> Band:
-    """Return seconds from launch to end; its value is the sum of the parts' values."""
+def _total(models: Models, shapes: Shapes, step: tuple[Array, Array], draws: Array, epochs: Array) -> Seconds:
+    """Return seconds from launch to end, uninterrupted; their value is the sum of the parts' values."""
     step_s, log_sd = step
     over = models.overheads
     start_s, start_sd = over.start_up.predict(shapes.processes)
@@ -235,11 +238,7 @@ def _total(models: Models, shapes: Shapes, step: tuple[Array, Array], draws: Arr
         evaluation_s * normal[2],
         over.checkpoint_s * normal[3],
     )
-    drawn, value = drawn * spread * factor, value * factor
-    stops = run_interruptions(models, shapes)
-    if stops is not None:
-        value, drawn = interrupted(value, drawn, stops)
-    return Band.of_draws(drawn, value)
+    return Seconds(value_s=value * factor, drawn_s=drawn * spread * factor)
 
 
 def evaluation_time(models: Models, shapes: Shapes, step_s: Array) -> tuple[Array, Array]:
@@ -273,10 +272,11 @@ def columns(normal: Array, log_sd: tuple[Array | float, ...]) -> Array:
     return np.stack([normal[:, i : i + 1] * np.broadcast_to(sd, (count,)) for i, sd in enumerate(log_sd)])
 
 
-def _money(models: Models, shapes: Shapes, limits_w: Array, total: Band) -> dict[str, Band]:
-    time_s = np.stack([total.value, total.low, total.high])
+def _money(models: Models, shapes: Shapes, limits_w: Array, paid: Band) -> dict[str, Band]:
+    time_s = np.stack([paid.value, paid.low, paid.high])
     spending = Spending(cluster=models.job.cluster, power=models.power, limits_w=limits_w)
-    attempts = expected_attempts(total.value, run_interruptions(models, shapes))
+    stops = run_interruptions(models, shapes)
+    attempts = expected_attempts(paid.value, None if stops is None else stops.paid(shapes.nodes))
     found = spend(spending, shapes, time_s, attempts)
     return {name: Band(value=band[0], low=band[1], high=band[2]) for name, band in found.items()}
 

@@ -13,7 +13,7 @@ from tula_core.models.cost import bill_usd, node_hours, on_spot
 from tula_core.models.inference.fitting import Z90, standard_draws
 from tula_core.models.power.energy import energy_j
 from tula_core.models.power.node import NodePower
-from tula_core.models.spot import Interruptions, drawn_time_s, expected_time_s
+from tula_core.models.spot import Interruptions, drawn_time_s, expected_time_s, interruptions_of
 from tula_core.models.step.time import Shapes
 
 Array = NDArray[np.float64]
@@ -45,15 +45,35 @@ def interruptions(cluster: Cluster, nodes: Array, start_s: Array, segment_s: flo
     return Interruptions(
         rate_per_s=nodes * per_hour / 3600.0,
         segment_s=np.full_like(nodes, segment_s),
-        restart_s=start_s + (cluster.spot_restart_seconds or 0.0),
+        restart_s=start_s,
+        wait_s=np.full_like(nodes, cluster.spot_restart_seconds or 0.0),
     )
 
 
-def interrupted(value_s: Array, drawn_s: Array, with_rate: Interruptions) -> tuple[Array, Array]:
-    """Return the expected seconds, shape (n,), and draws of them, (draws, n), with restarts from checkpoints."""
-    count = len(drawn_s)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seconds:
+    """Seconds of runs, shape (n,), and draws of them, (draws, n)."""
+
+    value_s: Array
+    drawn_s: Array
+
+
+def interrupted(run: Seconds, stops: Interruptions | None, nodes: Array) -> tuple[Seconds, Seconds]:
+    """Return the seconds from launch to end with restarts from checkpoints, and those that each node is paid for.
+
+    The value of the first is a usual run's, by how much restarts lengthen the median: the mean may lie above all but
+    a few runs, and a deadline is kept or not by each. That of the second is the mean, which is what runs cost.
+    """
+    if stops is None:
+        return run, run
+    count, paid = len(run.drawn_s), stops.paid(nodes)
     chance, within = ndtr(standard_draws(count, 1, seed=7)), standard_draws(count, 1, seed=8)
-    return expected_time_s(value_s, with_rate), drawn_time_s(drawn_s, with_rate, chance, within)
+    drawn_s = drawn_time_s(run.drawn_s, stops, chance, within)
+    longer = np.median(drawn_s, axis=0) / np.median(run.drawn_s, axis=0)
+    return (
+        Seconds(value_s=run.value_s * longer, drawn_s=drawn_s),
+        Seconds(value_s=expected_time_s(run.value_s, paid), drawn_s=drawn_time_s(run.drawn_s, paid, chance, within)),
+    )
 
 
 def spend(spending: Spending, shapes: Shapes, time_s: Array, attempts: Array | float = 1.0) -> dict[str, Array]:
@@ -62,7 +82,7 @@ def spend(spending: Spending, shapes: Shapes, time_s: Array, attempts: Array | f
     Parameters
     ----------
     time_s
-        Value, low and high of the seconds from launch to end, shape (3, n).
+        Value, low and high of the seconds that a node is paid for, shape (3, n).
     attempts
         How often the nodes are taken, expected.
     """
@@ -83,8 +103,8 @@ def spend(spending: Spending, shapes: Shapes, time_s: Array, attempts: Array | f
 
 
 def expected_attempts(time_s: Array, with_rate: Interruptions | None) -> Array | float:
-    """Return how often nodes are taken: once, and again after each interruption of the expected seconds ``time_s``."""
-    return 1.0 if with_rate is None else 1.0 + with_rate.rate_per_s * time_s
+    """Return how often nodes are taken: once, and again after each interruption in ``time_s`` seconds with waits."""
+    return 1.0 if with_rate is None else 1.0 + interruptions_of(time_s, with_rate)
 
 
 def _widened(band: Array, log_sd: Array) -> Array:

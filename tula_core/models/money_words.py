@@ -32,7 +32,8 @@ def _of_cost(cluster: Cluster) -> Iterator[str]:
     elif on_spot(cluster):
         yield (
             f"spot nodes are taken away {per_hour:g} times per node and hour; the whole run then restarts from its "
-            "last checkpoint, and time and cost are expected ones with these restarts"
+            "last checkpoint. The time is a usual run's, its interval holds the waits for another node; node time, "
+            "cost and energy are means over runs, without the waits of the absent node"
         )
     if cluster.spot_price_per_node_hour is not None and per_hour and cluster.spot_restart_seconds is None:
         yield "a spot node that is taken away is replaced at once: cluster.spot_restart_seconds sets how long it takes"

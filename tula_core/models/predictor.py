@@ -24,7 +24,15 @@ from tula_core.errors import InputError
 from tula_core.job import Job
 from tula_core.models.assumptions import assumptions
 from tula_core.models.checking import check_profile
-from tula_core.models.forecasting import Band, Models, forecast_bands, learning_draws, memory_band, wanted_epochs
+from tula_core.models.forecasting import (
+    Band,
+    Models,
+    forecast_bands,
+    learning_draws,
+    memory_band,
+    run_interruptions,
+    wanted_epochs,
+)
 from tula_core.models.learning.fit import fit_learning
 from tula_core.models.memory import HostRoom, fit_host_memory, fit_memory, state_bytes
 from tula_core.models.power.node import fit_node_power
@@ -34,6 +42,7 @@ from tula_core.models.stages.check import check_stages, is_staged, layouts_of
 from tula_core.models.stages.walk import walk
 from tula_core.models.step.communication import fit_links
 from tula_core.models.step.fit import fit_step_time
+from tula_core.models.step.methods import UNNOTICED
 from tula_core.models.step.time import Shapes
 from tula_core.models.totals import fit_overheads
 from tula_core.records.candidate import QUANTITIES, UNKNOWN, Candidate, Interval, Row, Stage
@@ -188,7 +197,8 @@ class Predictor:
         rows = []
         for candidate, reason, timed in zip(candidates, reasons, measured, strict=True):
             forecast = dict.fromkeys(QUANTITIES, UNKNOWN) if reason is not None else next(forecasts)
-            because = reason or self._failed(candidate) or self._host.crowded(candidate, forecast["memory_bytes"].high)
+            because = reason or self._failed(candidate) or self._never_ends(candidate)
+            because = because or self._host.crowded(candidate, forecast["memory_bytes"].high)
             rows.append(
                 Row(
                     candidate=candidate,
@@ -209,6 +219,17 @@ class Predictor:
             return "a power limit is not forecast where no accelerator's limit is known"
         return self._precisions.impossible(candidate)
 
+    def _never_ends(self, candidate: Candidate) -> str | None:
+        """Return why interruptions would not let a candidate end."""
+        stops = run_interruptions(self._models, Shapes.of(layouts_of(candidate)))
+        if stops is None or not stops.hopeless.any():
+            return None
+        per_hour = self._models.job.cluster.spot_interruptions_per_hour
+        return (
+            f"with {per_hour:g} interruptions an hour of each of {candidate.nodes} spot nodes hardly any start and "
+            "step to the next checkpoint are left alone, so that the run would not end"
+        )
+
     def _failed(self, candidate: Candidate) -> str | None:
         """Return why a candidate that can be forecast cannot run."""
         if self._models.memory is None:
@@ -225,6 +246,7 @@ def fit(
     job: Job,
     corrections: Corrections = BUILTIN,
     effects: Mapping[str, MitigationEffect] | None = None,
+    step_cost: float = 1.0,
 ) -> Predictor:
     """Return the predictor of one job on the hardware of its profile.
 
@@ -239,6 +261,8 @@ def fit(
     effects
         What is known of methods against lost accuracy that the pilots did not use, by their names; a candidate's
         method that is not among them is taken to act as it did in the pilots.
+    step_cost
+        Computation of a step with the methods of the job over that of a plain one, which alone was timed.
 
     Raises
     ------
@@ -274,6 +298,7 @@ def fit(
         power=fit_node_power(profile.power, profile.steps, job.cluster),
         corrections=corrections,
         effects=effects or {},
+        step_cost=step_cost,
     )
     precisions = fit_precisions(profile, job, step, memory, state)
     loader = fit_host_memory(profile.host, facts, job.recipe, device=device)
@@ -299,7 +324,9 @@ def _staged(models: Models, candidate: Candidate) -> dict[str, Interval]:
 
 
 def _measured(models: Models, candidates: Sequence[Candidate]) -> list[bool]:
-    """Return where the very step was timed, that of every stage."""
+    """Return where the very step was timed, that of every stage; none where methods make it another step."""
+    if abs(models.step_cost - 1.0) > UNNOTICED:
+        return [False] * len(candidates)
     parts = [layouts_of(candidate) for candidate in candidates]
     timed = iter(models.step.is_measured(Shapes.of([part for found in parts for part in found])).tolist())
     return [all([next(timed) for _ in found]) for found in parts]

@@ -116,12 +116,14 @@ def summary(hardware: Hardware) -> str:
 
 def describe_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[str, Any]:
     """Entry of the worker: load, try, describe."""
-    from tula_core import workloads
+    from tula_core import mitigations, workloads
+    from tula_core.engine.method_needs import fitted_options
 
     job = Job.from_mapping(payload["job"])
     workload = workloads.load_workload(job)
     resolved = job.resolved(workload.recipe, workload.target)
     workloads.validate(workload)
+    fitted_options(mitigations.resolve(resolved), resolved.mitigation_options, workload)
     return {
         "job": resolved.to_dict(),
         "facts": asdict(workloads.describe(workload, resolved)),

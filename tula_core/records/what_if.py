@@ -8,6 +8,9 @@ from typing import Any
 
 from tula_core.records.candidate import Row
 
+FACTS_ALONE = "what-if "
+"""How the fingerprint of a machine begins that is known by its facts alone."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WhatIf:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tula_core.job import Job, Target
-from tula_core.models.cost import hourly_price
+from tula_core.models.cost import has_price, hourly_price
 from tula_core.progress import Event, Listener, silent
 from tula_core.records import Candidate, Plan, PlanProbe, Profile, Row
 from tula_core.search import words
@@ -22,6 +22,7 @@ from tula_core.search.constraints import (
     memory_limit,
 )
 from tula_core.search.forecaster import Forecaster
+from tula_core.search.methods import forecast_growing, method_notes
 from tula_core.search.notes import data_notes, norm_warning, stage_words
 from tula_core.search.objective import Decision, decide
 from tula_core.search.reasons import explain
@@ -29,6 +30,9 @@ from tula_core.search.space import candidates, key, reference_key
 from tula_core.search.spending import Spending
 from tula_core.search.study import Searched, Task, search, write_journal
 from tula_core.seeding import derive_seed
+
+_LEAST_USD = 1e-9
+"""What runs cost less than this is no axis to compare them by."""
 
 
 def make_plan(
@@ -97,7 +101,7 @@ def _task(
         name=f"{job.title} {job.digest} {profile.fingerprint[:16]}",
         grid=grid,
         first=first,
-        evaluate=lambda chosen: [judge(row, limits) for row in _forecast(predictor, chosen)],
+        evaluate=lambda chosen: [judge(row, limits) for row in _forecast(predictor, chosen, job.recipe.batch_size)],
         expense=limits.expense,
         seed=derive_seed(job.seed, "search") % 2**32,
     )
@@ -117,14 +121,14 @@ def _always_searched(grid: Sequence[Candidate], profile: Profile, job: Job) -> l
     return [next(c for c in grid if key(c) == reference), *others]
 
 
-def _forecast(predictor: Forecaster, chosen: Sequence[Candidate]) -> list[Row]:
-    rows = predictor.forecast(chosen) if chosen else []
+def _forecast(predictor: Forecaster, chosen: Sequence[Candidate], reference_batch: int) -> list[Row]:
+    rows = forecast_growing(predictor, chosen, reference_batch) if chosen else []
     assert [row.candidate for row in rows] == list(chosen), "the predictor has to answer every candidate, in order"
     return rows
 
 
 def _limits(profile: Profile, job: Job, predictor: Forecaster, first: Sequence[Candidate]) -> Limits:
-    rows = _forecast(predictor, first)
+    rows = _forecast(predictor, first, job.recipe.batch_size)
     reference = rows[0]["accuracy"].value
     better = profile.facts.higher_is_better
     chance = _best_chance(job, predictor, first)
@@ -136,7 +140,7 @@ def _limits(profile: Profile, job: Job, predictor: Forecaster, first: Sequence[C
         job=job,
         hardware=profile.hardware,
         train_samples=profile.facts.train_samples,
-        expense="cost_usd" if any(row["cost_usd"].value is not None for row in rows) else "node_hours",
+        expense="cost_usd" if any((row["cost_usd"].value or 0.0) > _LEAST_USD for row in rows) else "node_hours",
         higher_is_better=better,
         worst_accuracy=worst,
         reach_probability=predictor.reach_probability,
@@ -187,6 +191,7 @@ def _assumptions(
 ) -> tuple[str, ...]:
     rows = [item.row for item in searched.judged]
     notes = _search_notes(searched, grid) + _limit_notes(limits, profile)
+    notes += method_notes(rows[0].candidate.mitigation)
     notes += data_notes(rows, limits.job, profile.facts) + _profile_notes(profile)
     return tuple(dict.fromkeys([*profile.facts.notes, *predictor.assumptions, *notes]))
 
@@ -200,10 +205,19 @@ def _search_notes(searched: Searched, grid: int) -> list[str]:
     return notes
 
 
+def _why_no_cost(job: Job) -> str:
+    cluster = job.cluster
+    if not has_price(cluster):
+        return "Without a price"
+    if cluster.electricity_usd_per_kwh and cluster.power_watts is None:
+        return "With a price of electricity and unknown energy"
+    return "With prices at which a run costs nothing"
+
+
 def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
     job, notes = limits.job, []
     if limits.expense == "node_hours":
-        notes.append("Without a price, candidates are compared by node-hours instead of cost.")
+        notes.append(f"{_why_no_cost(job)}, candidates are compared by node-hours instead of cost.")
     limit = memory_limit(job, profile.hardware, job.cluster.processes_per_node)
     if limit is None:
         notes.append("The memory of the machine is unknown, so no limit was applied.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tula_core.job import Constraints, Job
 from tula_core.records import Hardware, Row
+from tula_core.records.what_if import FACTS_ALONE
 from tula_core.search import words
 from tula_core.search.odds import chances
 
@@ -34,6 +35,8 @@ def extrapolation(row: Row, job: Job, hardware: Hardware) -> str:
     """Return a sentence that says how to have the step time measured, empty where it was."""
     if row.measured:
         return ""
+    if hardware.fingerprint.startswith(FACTS_ALONE):
+        return "Nothing was measured there: to know more, profile on such a machine and plan with --profile FILE."
     processes, has = row.candidate.processes, hardware.devices
     start = "Beware: its step time was not measured but extrapolated."
     if processes > has:

@@ -149,7 +149,8 @@ def memory_limit(job: Job, hardware: Hardware, processes_per_node: int) -> Memor
         size = HOST_SHARE * hardware.memory_bytes / processes_per_node
         source = f"a process's share of {100 * HOST_SHARE:.0f} % of the host's memory"
         limits.append(MemoryLimit(size_bytes=int(size), source=source, by_user=False))
-    return min(limits, key=lambda limit: limit.size_bytes, default=None)
+    tightest = min(limits, key=lambda limit: limit.size_bytes, default=None)
+    return None if tightest is None else replace(tightest, size_bytes=max(tightest.size_bytes, 1))
 
 
 def accuracy_slack(profile: Profile, reference: float) -> float:
@@ -164,7 +165,8 @@ def judge(row: Row, limits: Limits) -> Judged:
     if row.candidate.global_batch > limits.train_samples:
         broken = [_too_little_data(row.candidate, limits.train_samples)]
     elif (fewest := _fewest_at_once(row.candidate, limits.train_samples)) < max(limits.smallest_batch, 1):
-        broken = [_too_few_at_once(row.candidate, limits, fewest)]
+        asked = (_memory(row, limits), _smallest_allowed(limits))
+        broken = [*(found for found in asked if found is not None), _too_few_at_once(row.candidate, limits, fewest)]
     elif not row.feasible:
         text = row.infeasible_because or "the predictor rules it out"
         broken = [Violation(key="forecast", excess=None, text=text, remedy="It cannot be admitted")]
@@ -224,6 +226,16 @@ def _too_few_at_once(candidate: Candidate, limits: Limits, fewest: int) -> Viola
     )
     remedy = f"Use more than {least} samples per process, or fewer processes"
     return Violation(key="data", excess=1 - fewest / least, text=text, remedy=remedy)
+
+
+def _smallest_allowed(limits: Limits) -> Violation | None:
+    """Return how ``max_local_batch`` leaves too few samples for a micro-batch, None where it does not."""
+    limit, least = limits.job.constraints.max_local_batch, limits.smallest_batch
+    if limit is None or limit >= least:
+        return None
+    text = f"constraints.max_local_batch, {limit}, allows no micro-batch of {least}, the fewest that the network takes"
+    remedy = f"Raise constraints.max_local_batch to more than {least}"
+    return Violation(key="max_local_batch", excess=least / limit - 1, text=text, remedy=remedy)
 
 
 def _idle_process(candidate: Candidate, train_samples: int) -> Violation:

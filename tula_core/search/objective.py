@@ -86,9 +86,9 @@ def decide(judged: Sequence[Judged], job: Job, expense: str, higher_is_better: b
 def best_by_weights(rows: Sequence[Row], indices: Sequence[int], goals: Goals) -> int:
     """Return the row with the least weighted geometric mean of expected values; of equal ones the first in ``indices``.
 
-    score = sum_k w_k ln E[x_k] / sum_k w_k. Dividing a quantity by its best value adds a constant, so that the choice
-    depends on no unit and on no range that was searched; one goal alone gives the row where it is least. The score of a
-    row depends on no other row: a tighter limit only takes rows away, and so never leads to a better score.
+    score = sum_k w_k ln E[x_k], over the largest weight. Dividing a quantity by its best value adds a constant, so that
+    the choice depends on no unit and on no range that was searched; one goal alone gives the row where it is least. The
+    score of a row depends on no other row: a tighter limit only takes rows away, and so never leads to a better score.
 
     Parameters
     ----------
@@ -101,10 +101,11 @@ def best_by_weights(rows: Sequence[Row], indices: Sequence[int], goals: Goals) -
             "objective: energy is unknown for every feasible candidate, because no power meter could be read. "
             "Give cluster.power_watts, or choose knee, time or cost."
         )
-    total = sum(goals.values())
+    largest = max(goals.values())  # weights count by their ratios, and their sum may be no float
+    shares = {name: weight / largest for name, weight in goals.items()}
 
     def score(index: int) -> float:
-        return sum(weight * math.log(expected(rows[index][name])) for name, weight in goals.items()) / total
+        return sum(share * math.log(expected(rows[index][name])) for name, share in shares.items())
 
     return min(known, key=score)
 

@@ -119,7 +119,7 @@ def _neighbour(rows: Sequence[Row], decision: Decision, job: Job) -> str:
         saved, added = 1 - _time(other) / _time(row), _spend(other, decision) / _spend(row, decision) - 1
         return (
             f"The next faster, {words.describe(other.candidate)}, would save {words.percent(saved)} of the time "
-            f"for {words.percent(added)} more {_axis(decision)}."
+            f"{change(added, decision)}."
         )
     if cheaper:
         other = rows[cheaper[-1]]
@@ -129,6 +129,13 @@ def _neighbour(rows: Sequence[Row], decision: Decision, job: Job) -> str:
             f"{_axis(decision)} and take {words.percent(added)} longer."
         )
     return _second_best(rows, decision)
+
+
+def change(added: float, decision: Decision) -> str:
+    """Return what a faster row takes more of, or less where the choice was preferred within the noise."""
+    if added >= 0:
+        return f"for {words.percent(added)} more {_axis(decision)}"
+    return f"and {words.percent(-added)} {'less' if decision.expense == 'cost_usd' else 'fewer'} {_axis(decision)}"
 
 
 def _second_best(rows: Sequence[Row], decision: Decision) -> str:

@@ -96,7 +96,7 @@ def beside_limit(value: float, limit: float, write: Callable[[float], str]) -> t
     (('61 s', '30 s'), ('10 min (1.0 % more)', '10 min'))
     """
     shown, bound = write(value), write(limit)
-    more = max(value / limit - 1, 0.001)
+    more = max(value / max(limit, 1e-300) - 1, 0.001)
     return (f"{shown} ({percent(more)} more)" if shown == bound else shown), bound
 
 
@@ -134,12 +134,14 @@ def admitting_duration(seconds: float) -> str:
 
 
 def admitting_usd(usd: float) -> str:
-    """Return the lowest budget in whole cents that is not below ``usd``.
+    """Return the lowest budget in whole cents, below ten cents to two digits, that is not below ``usd``.
 
-    >>> admitting_usd(1.2301), admitting_usd(3.0)
-    ('1.24', '3.00')
+    >>> admitting_usd(1.2301), admitting_usd(3.0), admitting_usd(0.00291)
+    ('1.24', '3.00', '0.003')
     """
-    return f"{math.ceil(round(usd * 100, 9)) / 100:.2f}"
+    digits = 2 if usd >= 0.1 or usd <= 0 else min(1 - math.floor(math.log10(usd)), 300)
+    shown = math.ceil(round(usd * 10.0**digits, 9)) / 10.0**digits
+    return f"{shown:.2f}" if digits == 2 else f"{shown:.{digits}f}".rstrip("0").rstrip(".")
 
 
 def admitting_size(size_bytes: float) -> str:

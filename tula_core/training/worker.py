@@ -21,12 +21,13 @@ from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
 from tula_core.engine.hardware import inspect_hardware
 from tula_core.engine.loop import StepSeeds, run_step, settle_buckets
+from tula_core.engine.method_needs import fitted_options
 from tula_core.engine.moments import StepMoments
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
 from tula_core.engine.power.windows import RunMeter, plain
 from tula_core.errors import DivergedError, RunError, StoppedError
 from tula_core.job import Job, Target
-from tula_core.mitigations import complete, make
+from tula_core.mitigations import make
 from tula_core.mitigations.method import Setting
 from tula_core.mitigations.rates.plan import LearningRate
 from tula_core.records import CurvePoint
@@ -76,7 +77,7 @@ class Run:
         self.total_samples = recipe.epochs * self.samples
         self.until = min(self.total_samples, payload.get("until_samples") or self.total_samples)
         names = payload["mitigation"]
-        options = complete(names, self.job.mitigation_options)
+        options = fitted_options(names, self.job.mitigation_options, self.workload)
         setting = self._setting(payload.get("global_batch"))
         self.methods = make(names, setting, options)
         self.trainee: Trainee = assemble(self.workload, recipe, context, seed=self.job.seed, methods=self.methods)

@@ -149,3 +149,20 @@ def test_a_truth_with_known_rates_is_recovered(profile: Profile, job: Job) -> No
     forecast, log_sd = made.models.step.predict(shapes)
     assert (np.abs(np.log(forecast / truth)) < 1.645 * log_sd).all()
     assert abs(np.log(forecast / truth)[-1]) < 0.1
+
+
+def test_the_power_there_is_the_nodes_own_in_energy_and_in_the_bill(profile: Profile) -> None:
+    cluster = Cluster(nodes=2, processes_per_node=4, electricity_usd_per_kwh=0.36, power_watts=500.0, **HERE)
+    predictor = fit(profile, make_job(cluster=cluster))
+    for watts in (20.0, 2000.0):
+        for row in there(predictor, profile, power_watts=watts):
+            assert row["energy_j"].value == pytest.approx(row["node_hours"].value * 3600 * watts)
+            assert row["cost_usd"].value == pytest.approx(row["energy_j"].value * 1e-7)
+    assert all(row["cost_usd"].value is None for row in there(predictor, profile))
+
+
+def test_a_budget_with_electricity_needs_the_nodes_power() -> None:
+    cluster = {"electricity_usd_per_kwh": 0.3, "power_watts": 100, "price_per_node_hour": 1.0, **HERE}
+    facts = node(price_per_node_hour=1.0).model_dump()
+    with pytest.raises(ValueError, match="what_if: 'other' has no power_watts, so constraints.budget_usd"):
+        Job(workload="x", cluster=cluster, what_if=[facts], constraints={"budget_usd": 1.0})

@@ -15,6 +15,7 @@ from scipy.special import ndtr, ndtri
 from tula_core.models.inference.fitting import Z90
 from tula_core.records.candidate import Interval
 
+_NOTHING = 1e-200  # what is below it has no logarithm to work with, and keeps every limit
 _MOST_LOG_SD = 3.0  # of one half; wider says no more, and keeps every number finite
 
 
@@ -27,7 +28,7 @@ def chance_at_most(forecast: Interval, limit: float) -> float:
     Parameters
     ----------
     forecast
-        Known and above zero.
+        Known; nothing at all, such as the cost of free electricity, keeps every limit.
     limit
         In the unit of the forecast, above zero.
 
@@ -35,6 +36,8 @@ def chance_at_most(forecast: Interval, limit: float) -> float:
     0.95
     """
     value = _known(forecast)
+    if value < _NOTHING:
+        return 1.0
     below, above = _log_spreads(forecast)
     return _phi(math.log(limit / value), below if limit < value else above)
 
@@ -45,6 +48,8 @@ def kept_with(forecast: Interval, chance: float) -> float:
     >>> round(kept_with(Interval(value=10.0, low=8.0, high=15.0), 0.95), 9)
     15.0
     """
+    if _known(forecast) < _NOTHING:
+        return _known(forecast)
     below, above = _log_spreads(forecast)
     z = float(ndtri(chance))
     return _known(forecast) * math.exp(z * (below if z < 0 else above))

@@ -6,18 +6,18 @@ import dataclasses
 import importlib.resources
 import json
 import math
-from collections.abc import Sequence
 
 from tula_core.errors import InputError
 from tula_core.job import Cluster, Job, NodeType, Precision, Rates
 from tula_core.models.hardware.elsewhere import ElsewhereSteps, Wire
 from tula_core.models.hardware.fleet_priors import PRIORS_FILE
 from tula_core.models.hardware.transfer import Device, TransferPriors, log_time_ratio
+from tula_core.models.power.node import fit_node_power
 from tula_core.models.precision_set import Precisions
 from tula_core.models.predictor import Predictor
 from tula_core.models.totals import Overheads
-from tula_core.records.candidate import UNKNOWN, Candidate, Interval, Row
 from tula_core.records.profile import Hardware, Profile
+from tula_core.records.what_if import FACTS_ALONE
 
 _LINK_SHARE = 0.8  # of a link's nominal rate that a collective reaches
 _INSIDE_LATENCY_S, _BETWEEN_LATENCY_S = 2e-5, 5e-5  # of a hop, as usual for collectives of accelerators
@@ -25,14 +25,6 @@ _INSIDE_LATENCY_S, _BETWEEN_LATENCY_S = 2e-5, 5e-5  # of a hop, as usual for col
 
 class ElsewherePredictor(Predictor):
     """Forecasts a job's candidates on a node type that was not measured; made by `elsewhere`."""
-
-    def forecast(self, candidates: Sequence[Candidate]) -> list[Row]:
-        """Return one row for each candidate; energy is known only where the node's power is given."""
-        watts = self._models.job.cluster.power_watts
-        return [
-            dataclasses.replace(row, forecast={**row.forecast, "energy_j": _energy(row["node_hours"], watts)})
-            for row in super().forecast(candidates)
-        ]
 
 
 def elsewhere(predictor: Predictor, profile: Profile, node: NodeType) -> tuple[ElsewherePredictor, Profile, Job]:
@@ -43,7 +35,7 @@ def elsewhere(predictor: Predictor, profile: Profile, node: NodeType) -> tuple[E
     predictor
         Fitted to the measured machine by `tula_core.models.predictor.fit`.
     profile
-        What it was fitted to; only its hardware changes.
+        What it was fitted to; only its hardware changes, and its readings of power are left out.
     node
         One of the job's ``what_if``.
 
@@ -71,12 +63,16 @@ def elsewhere(predictor: Predictor, profile: Profile, node: NodeType) -> tuple[E
     )
     moved_job = job.model_copy(update={"cluster": cluster, "what_if": ()})
     moved = dataclasses.replace(
-        models, job=moved_job, step=steps, overheads=_overheads(models.overheads, log_ratio, log_ratio_sd)
+        models,
+        job=moved_job,
+        step=steps,
+        overheads=_overheads(models.overheads, log_ratio, log_ratio_sd),
+        power=fit_node_power((), profile.steps, cluster),  # what meters read here says nothing of a node there
     )
     hardware = _hardware(profile.hardware, node)
     alone = Precisions(reference=job.recipe.precision)  # the rates of others were not measured there
     made = ElsewherePredictor(moved, _assumptions(profile, node, log_ratio), alone, predictor.host)
-    return made, dataclasses.replace(profile, hardware=hardware), moved_job
+    return made, dataclasses.replace(profile, hardware=hardware, power=()), moved_job
 
 
 def load_transfer_priors() -> TransferPriors:
@@ -116,6 +112,10 @@ def _cluster(here: Cluster, node: NodeType) -> Cluster:
             "price_per_node_hour": node.price_per_node_hour,
             "spot_price_per_node_hour": None,
             "power_watts": node.power_watts,
+            "idle_power_watts": None,
+            "power_limits_w": None,
+            "spot_interruptions_per_hour": None,
+            "spot_restart_seconds": None,
             "device_tflops": node.device_tflops,
             "device_memory_gbps": node.device_memory_gbps,
         }
@@ -144,20 +144,12 @@ def _overheads(here: Overheads, log_ratio: float, log_ratio_sd: float) -> Overhe
 def _hardware(here: Hardware, node: NodeType) -> Hardware:
     return dataclasses.replace(
         here,
-        fingerprint=f"what-if {node.name}",
+        fingerprint=f"{FACTS_ALONE}{node.name}",
         device="cuda",
         device_name=node.name,
         devices=node.processes_per_node,
         device_memory_bytes=node.device_memory,
     )
-
-
-def _energy(hours: Interval, watts: float | None) -> Interval:
-    """Return joules of the time that nodes are used, unknown without their power."""
-    if watts is None or hours.value is None or hours.low is None or hours.high is None:
-        return UNKNOWN
-    each = watts * 3600.0
-    return Interval(value=hours.value * each, low=hours.low * each, high=hours.high * each)
 
 
 def _assumptions(profile: Profile, node: NodeType, log_ratio: float) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from tula_core.models.forecasting import (
 from tula_core.models.inference.fitting import standard_draws
 from tula_core.models.learning.effects import Effects
 from tula_core.models.learning.fit import DRAWS, Learning
-from tula_core.models.money import interrupted
+from tula_core.models.money import Seconds, interrupted
 from tula_core.models.stages.spending import WorldTimes, staged_money
 from tula_core.models.stages.walk import Walk, walk
 from tula_core.models.step.time import Shapes
@@ -70,12 +70,16 @@ def staged_bands(
     corrected = correct_epochs(models, draws)
     epochs = epoch_band(models, corrected)
     if "time_to_train_s" in models.corrections.by_quantity:
-        times = _world_times(models, course, plain, draws, epoch_band(models, draws).value)
+        run = _world_times(models, course, plain, draws, epoch_band(models, draws).value)
     else:
-        times = _world_times(models, course, fixed, corrected, epochs.value)
+        run = _world_times(models, course, fixed, corrected, epochs.value)
+    worlds = _worlds(course)
+    stops = run_interruptions(models, worlds)
+    total, paid = interrupted(run, stops, worlds.nodes)
+    times = WorldTimes(shapes=worlds, value_s=paid.value_s, drawn_s=paid.drawn_s, stops=stops)
     bands = {
         "step_time_s": _step_band(course, fixed, epochs.value),
-        "time_to_train_s": Band.of_draws(times.drawn_s.sum(axis=1, keepdims=True), times.value_s.sum(keepdims=True)),
+        "time_to_train_s": Band.of_draws(total.drawn_s.sum(axis=1, keepdims=True), total.value_s.sum(keepdims=True)),
         "epochs": epochs,
         "steps": epochs.map(lambda number: _rows(course.steps, number).sum(axis=1)),
         **staged_money(models, times, limit_w),
@@ -126,8 +130,8 @@ def _step_band(course: Walk, clock: _Clock, epochs: Array) -> Band:
     return Band.log_normal(np.array([seconds.sum() / steps.sum()]), log_sd)
 
 
-def _world_times(models: Models, course: Walk, clock: _Clock, draws: Array, epochs: Array) -> WorldTimes:
-    """Return seconds from the launch of each world to its end; its value is the sum of the parts' values."""
+def _world_times(models: Models, course: Walk, clock: _Clock, draws: Array, epochs: Array) -> Seconds:
+    """Return seconds from the launch of each world to its end, uninterrupted; their value is the sum of the parts'."""
     over, shapes = models.overheads, course.shapes
     start_s, start_sd = over.start_up.predict(shapes.processes)
     evaluation_s, evaluation_sd = evaluation_time(models, shapes, clock.step_s)
@@ -148,12 +152,8 @@ def _world_times(models: Models, course: Walk, clock: _Clock, draws: Array, epoc
     correction = models.correction("time_to_train_s")
     factor = math.exp(correction.log_bias)
     spread = np.exp(correction.log_sd * standard_draws(DRAWS, 1, seed=4))
-    value, drawn = seconds(epochs, (1.0, 1.0, 1.0, 1.0))[0] * factor, seconds(draws, list(normal)) * spread * factor
-    worlds = _worlds(course)
-    stops = run_interruptions(models, worlds)
-    if stops is not None:
-        value, drawn = interrupted(value, drawn, stops)
-    return WorldTimes(shapes=worlds, value_s=value, drawn_s=drawn, stops=stops)
+    value_s = seconds(epochs, (1.0, 1.0, 1.0, 1.0))[0] * factor
+    return Seconds(value_s=value_s, drawn_s=seconds(draws, list(normal)) * spread * factor)
 
 
 def _first_steps_s(models: Models, course: Walk) -> Array:

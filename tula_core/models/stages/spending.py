@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorldTimes:
-    """Seconds of each world: shape (worlds,), and their draws, shape (draws, worlds); how spot nodes stop them."""
+    """Paid seconds of each world: shape (worlds,), and their draws, (draws, worlds); how spot nodes stop them."""
 
     shapes: Shapes
     value_s: Array
@@ -45,7 +45,7 @@ def staged_money(models: Models, times: WorldTimes, limit_w: float | None) -> di
         return bands
     bill = Band(value=np.zeros(1), low=np.zeros(1), high=np.zeros(1))
     if price is not None:
-        attempts = expected_attempts(times.value_s, times.stops)
+        attempts = expected_attempts(times.value_s, None if times.stops is None else times.stops.paid(nodes))
         quantum = cluster.billing_seconds
         bill = _band(
             cost_usd(nodes, times.drawn_s, price, quantum, attempts),

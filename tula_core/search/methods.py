@@ -1,0 +1,80 @@
+"""What a forecast knows of the methods a job trains with: which act in it, and how far the others are a guess."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tula_core.mitigations import MITIGATIONS, step_cost
+from tula_core.records import QUANTITIES, Candidate, Row
+from tula_core.records.candidate import Interval
+from tula_core.search import words
+from tula_core.search.forecaster import Forecaster
+
+_ADAPTIVE = "adaptive-batch"
+_STAGED = ("growth", "seesaw")
+
+
+def method_notes(names: Sequence[str]) -> list[str]:
+    """Return what is taken for granted of the methods of a job, a sentence each without a final full stop."""
+    rules = [name for name in names if MITIGATIONS[name].entry is None]
+    staged = [name for name in names if name in _STAGED]
+    others = [name for name in names if name not in (*rules, *staged, _ADAPTIVE)]
+    notes = []
+    if rules:
+        notes.append(f"the pilots trained with the rates of {words.listed(rules)}, as training does")
+    if staged:
+        notes.append(
+            f"the stages of {words.listed(staged)} are part of the forecast; each pilot ran at one batch throughout"
+        )
+    if others:
+        notes.append(
+            f"beware: the pilots trained without {words.listed(others)}, and accuracy and epochs are forecast without "
+            "its effect: nothing here says how much it helps"
+        )
+    if _ADAPTIVE in names:
+        notes.append(
+            f"beware: {_ADAPTIVE} begins at recipe.batch_size and grows with noise that is not known beforehand: "
+            "values are those of the planned batch from the start, and intervals reach to a run that never grows"
+        )
+    if (cost := step_cost(names)) != 1.0:
+        costly = words.listed([name for name in names if MITIGATIONS[name].step_cost != 1.0])
+        notes.append(
+            f"a step's computation is taken to be {cost:.3g} times that of a plain step, as usual with {costly}: it "
+            "was not measured, and the interval is wide"
+        )
+    return notes
+
+
+def forecast_growing(predictor: Forecaster, chosen: Sequence[Candidate], reference_batch: int) -> list[Row]:
+    """Return one row for each candidate; where noise sets the batch, the interval holds a run that never grows."""
+    rows = predictor.forecast(chosen)
+    starts = {
+        place: _as_it_begins(candidate, reference_batch)
+        for place, candidate in enumerate(chosen)
+        if _ADAPTIVE in candidate.mitigation and candidate.global_batch > reference_batch
+    }
+    begun = predictor.forecast(list(starts.values())) if starts else []
+    for place, start in zip(starts, begun, strict=True):
+        rows[place] = _reaching(rows[place], start)
+    return rows
+
+
+def _as_it_begins(candidate: Candidate, batch: int) -> Candidate:
+    """Return the candidate at about the reference batch, spread as training begins it."""
+    own = max(1, -(-batch // candidate.processes))
+    accumulation = -(-own // candidate.local_batch)
+    return replace(candidate, local_batch=-(-own // accumulation), accumulation=accumulation)
+
+
+def _reaching(row: Row, start: Row) -> Row:
+    """Return the row, not measured, whose intervals reach to those of another; memory is that of the largest batch."""
+    names = [name for name in QUANTITIES if name != "memory_bytes"]
+    forecast = {name: _both(row[name], start[name]) for name in names}
+    return replace(row, measured=False, forecast={**row.forecast, **forecast})
+
+
+def _both(one: Interval, other: Interval) -> Interval:
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return one
+    return Interval(value=one.value, low=min(one.low, other.low), high=max(one.high, other.high))
