@@ -13,12 +13,13 @@ import argparse
 import statistics
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tula_core import api
 from tula_core.job import Job
 from tula_core.progress import silent
-from tula_core.records import Outcome, Plan, Row
+from tula_core.records import Outcome, Plan, Profile, Row
 from tula_core.training.run import Attempt, run_attempt
 
 SMALL = {"fashion-resnet18-5k": "tests.benchmarks.small_workloads:fashion_resnet18_5k"}
@@ -48,6 +49,14 @@ def unprofiled(plan: Plan, count: int) -> list[int]:
         return rows
     places = [round(i * (len(rows) - 1) / max(count - 1, 1)) for i in range(count)]
     return [rows[place] for place in places]
+
+
+def without(profile: Profile, count: int) -> Profile:
+    """Return the profile without ``count`` timed configurations, evenly spread between the first and the last."""
+    inner = len(profile.steps) - 2
+    left_out = {1 + round((index + 0.5) * inner / count - 0.5) for index in range(min(count, inner))}
+    kept = tuple(step for index, step in enumerate(profile.steps) if index not in left_out)
+    return replace(profile, steps=kept)
 
 
 def train(plan: Plan, row: Row) -> Outcome:
@@ -87,7 +96,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     asked = parser.parse_args(arguments)
-    plan = api.plan(job_of(asked.job, asked.probe, asked.processes, asked.overrides), reprofile=True)
+    job, profile, _ = api.profile(job_of(asked.job, asked.probe, asked.processes, asked.overrides), reprofile=True)
+    plan = api.plan(job, profile=profile)
+    lacking = asked.configurations - len(unprofiled(plan, asked.configurations))
+    if lacking > 0:
+        plan = api.plan(job, profile=without(profile, lacking))
+        print(f"{lacking} of {len(profile.steps)} timed configurations are kept from the models")
     found: dict[str, list[tuple[float, bool]]] = {name: [] for name in QUANTITIES}
     longest = 0.0
     for row in unprofiled(plan, asked.configurations):
