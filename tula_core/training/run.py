@@ -234,7 +234,7 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
         if error is not None or result is None or result.result is None:
             break
         joined.add(result.result, hearing.steps_before)
-        if result.result["target_reached"]:
+        if result.result.get("target_reached"):
             break
     if error is None:
         hearing.end()
