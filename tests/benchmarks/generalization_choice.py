@@ -18,6 +18,7 @@ from tests.benchmarks.generalization_jobs import ENTRY, TUNE, BenchJob, Scale, j
 from tests.benchmarks.generalization_methods import recipe_of
 from tula_core import mitigations, profiling
 from tula_core.job import Job
+from tula_core.mitigations import Packages
 from tula_core.mitigations.batches.stages import Course, staged
 from tula_core.models import predictor
 from tula_core.records import Candidate, Profile, Row, load, save
@@ -30,10 +31,10 @@ Chooser = Callable[[BenchJob, float], tuple[str, ...] | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weighed:
-    """A package at the large batch: its forecast, and the chance that it keeps the small batch's accuracy."""
+    """A package at the large batch: its forecast, and the chance that it keeps the small batch's accuracy, if known."""
 
     row: Row
-    chance: float
+    chance: float | None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -42,7 +43,9 @@ class Weighed:
 
     def __str__(self) -> str:
         accuracy, time = self.row["accuracy"].value, self.row["time_to_train_s"].value
-        shown = f"{100 * (accuracy or 0.0):.1f} %, {time or 0.0:.0f} s"
+        if accuracy is None or self.chance is None:
+            return f"{' + '.join(self.names)}: accuracy unknown"
+        shown = f"{100 * accuracy:.1f} %, {time or 0.0:.0f} s"
         return f"{' + '.join(self.names)}: {shown}, kept with a chance of {self.chance:.2f}"
 
 
@@ -71,15 +74,22 @@ def weigh(job: Job, profile: Profile, large_batch: int) -> list[Weighed]:
     ]
     rows = fitted.forecast(large)
     chances = [fitted.keeping_probability(candidate, small, KEPT_WITHIN) for candidate in large]
-    return [Weighed(row=row, chance=chance or 0.0) for row, chance in zip(rows, chances, strict=True)]
+    return [Weighed(row=row, chance=chance) for row, chance in zip(rows, chances, strict=True)]
 
 
-def choose(weighed: Sequence[Weighed], confidence: float) -> Weighed:
-    """Return the fastest of those that are sure enough, the surest where none is."""
-    sure = [item for item in weighed if item.chance >= confidence]
+def choose(weighed: Sequence[Weighed], confidence: float, optimizer: str) -> Weighed:
+    """Return the fastest of those that are sure enough, the surest where none is.
+
+    Where the probe was too short for any forecast of accuracy, it is what a plan offers then.
+    """
+    known = [(item.chance, item) for item in weighed if item.chance is not None]
+    if not known:
+        offered = Packages.auto(optimizer).unaided.large
+        return next(item for item in weighed if item.names in offered)
+    sure = [item for chance, item in known if chance >= confidence]
     if sure:
         return min(sure, key=lambda item: item.row["time_to_train_s"].value or 0.0)
-    return max(weighed, key=lambda item: (item.chance, item.row["accuracy"].value or 0.0))
+    return max(known, key=lambda pair: (pair[0], pair[1].row["accuracy"].value or 0.0))[1]
 
 
 class Choices:
@@ -114,7 +124,7 @@ class Choices:
             save(measured, path)
         profile = load(Profile, path)
         weighed = weigh(profiling.complete(job, profile), profile, bench.large_batch)
-        chosen = choose(weighed, job.constraints.confidence)
+        chosen = choose(weighed, job.constraints.confidence, job.recipe.optimizer or "sgd")
         kept = {"methods": list(chosen.names), "weighed": [str(item) for item in weighed]}
         self._path(bench, rate, "choice").write_text(json.dumps(kept, indent=1) + "\n")
         print(self.line(bench, rate), file=sys.stderr, flush=True)

@@ -20,7 +20,7 @@ from tula_core.records import Candidate, Interval, Profile, Row
 DIGITS = QUICK.jobs["digits"]
 
 
-def weighed(name: str, time_s: float, chance: float) -> Weighed:
+def weighed(name: str, time_s: float, chance: float | None) -> Weighed:
     row = Row(
         candidate=Candidate(nodes=1, processes_per_node=1, local_batch=512, mitigation=(name,)),
         feasible=True,
@@ -33,9 +33,14 @@ def weighed(name: str, time_s: float, chance: float) -> Weighed:
 
 def test_the_fastest_of_those_that_are_sure_enough_is_chosen_else_the_surest() -> None:
     packages = [weighed("linear-lr", 1.0, 0.3), weighed("growth", 3.0, 0.9), weighed("seesaw", 4.0, 0.95)]
-    assert choose(packages, 0.8).names == ("growth",)
-    assert choose(packages, 0.99).names == ("seesaw",)
-    assert choose(packages, 0.2).names == ("linear-lr",)
+    assert choose(packages, 0.8, "sgd").names == ("growth",)
+    assert choose(packages, 0.99, "sgd").names == ("seesaw",)
+    assert choose(packages, 0.2, "sgd").names == ("linear-lr",)
+
+
+def test_where_the_probe_says_nothing_of_accuracy_what_a_plan_offers_then_is_taken() -> None:
+    blind = [weighed("linear-lr", 1.0, None), weighed("growth", 3.0, None)]
+    assert choose(blind, 0.8, "sgd").names == ("growth",) and str(blind[0]) == "linear-lr: accuracy unknown"
 
 
 def test_every_package_is_weighed_at_the_large_batch_by_the_planners_own_forecast() -> None:
@@ -43,8 +48,8 @@ def test_every_package_is_weighed_at_the_large_batch_by_the_planners_own_forecas
     assert tuple(item.names for item in found) == Packages.auto("sgd").large
     growth = next(item for item in found if item.names == ("growth",))
     assert growth.row.candidate.stages is not None and growth.row.candidate.global_batch == 1024
-    assert all(0.0 <= item.chance <= 1.0 for item in found)
-    assert growth.chance == max(item.chance for item in found)
+    chances = [item.chance or 0.0 for item in found]
+    assert growth.chance == max(chances) and all(0.0 <= chance <= 1.0 for chance in chances)
 
 
 def test_the_probe_looks_at_the_validation_split_with_the_small_batchs_rate() -> None:

@@ -116,6 +116,12 @@ def test_a_batch_that_needs_nothing_is_said_to_need_nothing():
     assert "No method is needed against lost accuracy" in plan.reason and len(plan.facts["methods"]) == 1
 
 
+def test_where_nothing_is_known_of_accuracy_growth_alone_is_offered_and_said():
+    plan = plan_of(FakePredictor(samples=6400, accuracy_known=False))
+    large = {row.candidate.mitigation for row in plan.table if row.candidate.global_batch > 64}
+    assert large == {("growth",)} and any("growth alone is offered" in text for text in plan.assumptions)
+
+
 def test_the_rows_worth_printing_are_found_with_methods_too():
     plan = plan_of()
     assert plan.choice_index in display_rows(plan) and len(display_rows(plan)) <= 15

@@ -58,6 +58,12 @@ class Packages:
         return len(self.large) > 1
 
     @property
+    def unaided(self) -> Packages:
+        """What is left where no forecast of accuracy tells them apart: growth, which keeps most in all evidence."""
+        growing = tuple(names for names in self.large if "growth" in names)
+        return Packages(small=self.small, large=growing, pilots=self.pilots) if self.several else self
+
+    @property
     def every(self) -> tuple[Names, ...]:
         """All packages, each once."""
         return tuple(dict.fromkeys((*self.large, self.small)))

@@ -133,7 +133,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             entry="tula_core.mitigations.batches.hooks:Growth",
             effect=EFFECTS["growth"],
             options={
-                "until": Bounds(default=0.6, low=0.0, high=0.95, meaning="share of the run at which it is reached"),
+                "until": Bounds(default=0.8, low=0.0, high=0.95, meaning="share of the run at which it is reached"),
                 "factor": Bounds(default=2.0, low=1.1, high=16.0, meaning="growth from one stage to the next"),
             },
             excludes=_excluding("growth", (_GROWING, _BATCH), (_RULES + " warmup", _RATE), ("adascale", _CLOCK)),

@@ -67,6 +67,8 @@ def make_plan(
     """
     check_request(job, profile)
     packages = mitigation if isinstance(mitigation, Packages) else Packages.alone(mitigation)
+    if not _judgeable(predictor, job):
+        packages = packages.unaided
     grid = candidates(profile, job, predictor, packages)
     listener(Event(stage="search", message=f"comparing {len(grid)} candidates", fraction=0.0))
     first = _always_searched(grid, profile, job)
@@ -101,6 +103,12 @@ def make_plan(
         | {"expected_curve": _expected_curve(predictor, chosen)}
         | ({} if comparison is None else {"methods": comparison.facts()}),
     )
+
+
+def _judgeable(predictor: Forecaster, job: Job) -> bool:
+    """Return whether anything is known of accuracy, so that methods can be told apart."""
+    alone = Candidate(nodes=1, processes_per_node=1, local_batch=job.recipe.batch_size)
+    return predictor.forecast([alone])[0]["accuracy"].value is not None
 
 
 def _task(
@@ -221,6 +229,11 @@ def _assumptions(
     grid, packages = looked_at
     rows = [item.row for item in searched.judged]
     notes = _search_notes(searched, grid) + _limit_notes(limits, profile)
+    if limits.job.mitigation == "auto" and not packages.several:
+        notes.append(
+            f"Nothing is known of accuracy here, so that above the reference batch {packages.large[0][0]} alone is "
+            "offered: it kept most of a small batch's accuracy elsewhere."
+        )
     for names in dict.fromkeys(row.candidate.mitigation for row in rows):
         notes += method_notes(names, packages)
     notes += data_notes(rows, limits.job, profile.facts) + _profile_notes(profile)
