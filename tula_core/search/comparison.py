@@ -58,15 +58,15 @@ class Comparison:
 
     def _why(self, others: Sequence[Row]) -> str:
         time = self.chosen["time_to_train_s"].value
-        compared = f"{len(self.rows)} packages of methods compared at this batch"
         if len(self.rows) == 1:
             return "the only package of methods that was looked at there"
+        compared = f"{len(self.rows)} packages of methods compared at this batch"
         if not others:
             return f"the only one of {compared} that keeps every limit"
-        lists = words.listed([named(row.candidate.mitigation) for row in others])
-        if all((row["time_to_train_s"].value or 0.0) >= (time or 0.0) for row in others):
-            return f"the fastest of {compared} beside {lists}, which keep every limit too"
-        return f"the best of {compared} by the objective; {lists} would keep every limit too"
+        beside = f"of the {len(others) + 1} that keep every limit, among {compared}"
+        lists = "; ".join(named(row.candidate.mitigation) for row in others)
+        quickest = all((row["time_to_train_s"].value or 0.0) >= (time or 0.0) for row in others)
+        return f"{'the fastest' if quickest else 'the best by the objective'} {beside} (beside it {lists})"
 
     def _evidence(self, profile: Profile) -> str:
         pilots, names = self.packages.pilots, self.chosen.candidate.mitigation

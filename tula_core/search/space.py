@@ -21,7 +21,7 @@ LARGEST_MULTIPLE = 64
 ALL_UP_TO = 8
 """Up to this many nodes, or processes on one node, every number is looked at; above, powers of two and the most."""
 
-MOST_WITH_EVERY_METHOD = 512
+MOST_WITH_EVERY_METHOD = 256
 """Up to this many candidates every package of methods is looked at, above only the two that are worth most."""
 
 Key = tuple[int, int, int, int, int, str, float, int, tuple[str, ...]]
