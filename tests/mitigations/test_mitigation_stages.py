@@ -24,7 +24,12 @@ def test_growth_goes_from_the_recipes_batch_to_the_planned_one_local_batch_first
     stages = planned_stages(("growth",), candidate(), course())
     assert stages is not None
     assert [(stage.local_batch, stage.accumulation) for stage in stages] == [(32, 1), (64, 1), (128, 1), (128, 2)]
-    assert [stage.from_samples for stage in stages] == [0, 6400, 12800, 19200]  # 0.2, 0.4 and 0.6 of 32,000
+    assert [stage.from_samples for stage in stages] == [
+        0,
+        8512,
+        17024,
+        25600,
+    ]  # steps that end next to thirds of 0.8 of 32,000
     assert {(stage.nodes, stage.processes_per_node) for stage in stages} == {(1, 2)}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from tula_core.job import Job, Recipe
 from tula_core.records import (
     Candidate,
+    ExpectedPoint,
     Hardware,
     Interval,
     PowerUse,
@@ -47,6 +48,7 @@ class FakePredictor:
     memory_known: bool = True
     accuracy_known: bool = True
     chance: float | None = None
+    keeping: float | None = None
     label: str = "tula-predictor v1 (built-in)"
     assumptions: tuple[str, ...] = ("The forecast is a closed form.",)
     unknown_layouts: frozenset[tuple[int, int]] = frozenset()
@@ -93,6 +95,18 @@ class FakePredictor:
 
     def on_spot(self, candidate: Candidate, /) -> Row | None:
         return self.spot
+
+    def expected_curve(self, candidate: Candidate, /) -> tuple[ExpectedPoint, ...] | None:
+        if not self.accuracy_known:
+            return None
+        last = 0.95 - self.accuracy_loss * candidate.global_batch
+        return tuple(
+            ExpectedPoint(epochs=at, low=last * at / 3 - 0.1, value=last * at / 3, high=last * at / 3 + 0.1)
+            for at in (1, 2, 3)
+        )
+
+    def keeping_probability(self, candidate: Candidate, reference: Candidate, slack: float, /) -> float | None:
+        return self.keeping
 
     def reach_probability(self, candidate: Candidate, /) -> float | None:
         return self.chance

@@ -171,7 +171,7 @@ def test_the_stages_of_a_choice_are_said_in_words():
     said = [stage_words(c) for c in found if c.global_batch in (64, 256)]
     assert said == [
         "",
-        " The global batch grows on the way: 64, then 128 from 9,600, 256 from 19,200 training samples on.",
+        " The global batch grows on the way: 64, then 128 from 12,800, 256 from 25,600 training samples on.",
     ]
 
 
@@ -180,6 +180,6 @@ def test_that_processes_join_later_is_said_too():
     found = candidates(profile(6400), asked, FakePredictor(), ("growth",))
     (said,) = [stage_words(c) for c in found if c.global_batch == 256 and c.nodes == 2 and c.stages[0].nodes == 1]
     assert said.endswith(
-        "It begins on 1 x 1 processes; those of the row start at 19,200 samples, and nodes are paid for only while "
+        "It begins on 1 x 1 processes; those of the row start at 25,600 samples, and nodes are paid for only while "
         "they train."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +77,8 @@ class Models:
     power: NodePower
     corrections: Corrections
     effects: Mapping[str, MitigationEffect] = field(default_factory=dict)  # of methods, by their names
-    step_cost: float = 1.0  # computation of a step with the job's methods over that of a plain one
+    step_costs: Mapping[str, float] = field(default_factory=dict)  # of methods, by their names, over a plain step
+    step_cost: float = 1.0  # that of the candidates at hand, which `with_methods` sets
 
     @property
     def target(self) -> Target | None:
@@ -93,6 +94,11 @@ class Models:
     def acting(self, methods: Sequence[Sequence[str]]) -> Effects | None:
         """Return what lists of methods do, None where nothing is known of any."""
         return Effects.of(methods, self.effects) if self.effects else None
+
+    def with_methods(self, names: Sequence[str]) -> Models:
+        """Return the models of candidates that train with these methods: costs of their steps multiply."""
+        cost = math.prod(self.step_costs.get(name, 1.0) for name in names)
+        return self if cost == self.step_cost else replace(self, step_cost=cost)
 
     def correction(self, quantity: str) -> Correction:
         """Return the correction of one quantity, none where history has none."""
@@ -289,10 +295,13 @@ def _accuracy_band(models: Models, shapes: Shapes, effects: Effects | None) -> B
 
 def metric_band(models: Models, learning: Learning | None) -> Band | None:
     """Return the corrected band of the metric where training stops; None where nothing is known of it."""
-    if learning is None or models.curve is None:
-        return None
+    return None if learning is None or models.curve is None else corrected_metric(models, models.curve, learning.metric)
+
+
+def corrected_metric(models: Models, curve: LearningModel, metric: Array) -> Band:
+    """Return the band of draws of the metric, shape (draws, n), with history's correction; never beyond its ceiling."""
     correction = models.correction("accuracy")
-    draws = learning.metric * np.exp(correction.log_bias + correction.log_sd * standard_draws(DRAWS, 1, seed=5))
-    ceiling = models.curve.scale.ceiling
+    draws = metric * np.exp(correction.log_bias + correction.log_sd * standard_draws(DRAWS, 1, seed=5))
+    ceiling = curve.scale.ceiling
     draws = np.minimum(draws, ceiling) if models.facts.higher_is_better else np.maximum(draws, ceiling)
     return Band.of_draws(draws)

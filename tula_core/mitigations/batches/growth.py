@@ -1,12 +1,14 @@
 """Growing batches: many small steps while they teach much, few large ones later; the path in samples stays the same.
 
 Use: wherever the small batch's accuracy is wanted at a large batch's speed; the first to try. Cost: none in itself;
-early steps are small ones. Hyperparameters: ``growth`` ``until`` (0.6), the share of the run at which the largest
+early steps are small ones. Hyperparameters: ``growth`` ``until`` (0.8), the share of the run at which the largest
 batch is reached, ``factor`` (2) between stages; the rate stays the small batch's until then, for growing the batch
 takes the place of lowering the rate. ``seesaw`` ``factor`` (2): rate and batch both follow the recipe's schedule.
 Evidence: ResNet-50 76.1 % in under half an hour, by order of magnitude fewer updates (Smith et al. 2018, abstract and
-table, from memory); Seesaw 36 % less time at equal loss (Meterez et al. 2025, abstract). Sources: Smith, Kindermans,
-Ying, Le 2018, arXiv 1711.00489, section 3; Meterez et al. 2025, arXiv 2510.14717.
+table, from memory); Seesaw 36 % less time at equal loss (Meterez et al. 2025, abstract). On validation splits, two
+seeds at the small batch's rate, a perceptron at 64 times the batch lost 1.0, 0.8 and 0.4 points with ``until`` 0.6, 0.8
+and 0.9, for 20, 27 and 30 % of the steps; a convolutional network at 32 times 2.1 and 1.5 with 0.6 and 0.9.
+Sources: Smith, Kindermans, Ying, Le 2018, arXiv 1711.00489, section 3; Meterez et al. 2025, arXiv 2510.14717.
 
 >>> [(stage.from_fraction, stage.batch) for stage in growing(64, 512, until=0.6, factor=2.0)]
 [(0.0, 64), (0.2, 128), (0.4, 256), (0.6, 512)]

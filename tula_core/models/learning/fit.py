@@ -82,6 +82,7 @@ class LearningModel:
     seen_samples: float  # most samples that a pilot saw
     seen_batches: tuple[float, float]
     unstable_batch: float | None  # the smallest whose pilot was not stable, beyond ``seen_batches``
+    reference_batch: float
     sampling_sd: float  # relative standard error of a late evaluation of a run
 
     @property
@@ -153,14 +154,7 @@ class LearningModel:
         effects
             Of methods that the pilots did not use, one row; None for none.
         """
-        cap_epochs = len(samples) - 1
-        acting = effects or Effects.of([()], {})
-        drawn = self._draw(batches, samples[-1].sum() / cap_epochs, cap_epochs, schedule, acting)
-        seen = samples[drawn.epochs.astype(int)]
-        shares = seen / seen.sum(axis=1, keepdims=True)
-        least = drawn.work.min(axis=1, keepdims=True)
-        work = least - np.log(np.exp(least - drawn.work) @ shares.T)
-        falling = drawn.path + drawn.curve.power * work + drawn.lost[:, :1]
+        drawn, falling = self._course(batches, samples, schedule, effects)
         first = np.full(drawn.run.shape, len(drawn.epochs))
         if target is not None:
             met = np.minimum.accumulate(falling, axis=1) <= self._needed(target, drawn.run, drawn.curve)
@@ -168,13 +162,35 @@ class LearningModel:
         stop = np.minimum(first, len(drawn.epochs) - 1)
         return self._learnt(drawn, first, np.take_along_axis(falling, stop, axis=1))
 
+    def evaluations(
+        self, batches: Array, samples: Array, *, schedule: str, effects: Effects | None = None
+    ) -> tuple[Array, Array]:
+        """Return the epochs at whose ends a run is evaluated, and draws of its metric there, (draws, evaluations).
+
+        The same run as that of `forecast_course`, with the same parameters, shown along its way to the last epoch.
+        """
+        drawn, falling = self._course(batches, samples, schedule, effects)
+        return drawn.epochs, self._metric(drawn, falling)
+
+    def _course(self, batches: Array, samples: Array, schedule: str, effects: Effects | None) -> tuple[_Drawn, Array]:
+        """Return the draws of a run through several batches, and its ln of the reducible gap, (draws, evaluations)."""
+        cap_epochs = len(samples) - 1
+        acting = effects or Effects.of([()], {})
+        drawn = self._draw(batches, samples[-1].sum() / cap_epochs, cap_epochs, schedule, acting)
+        seen = samples[drawn.epochs.astype(int)]
+        shares = seen / seen.sum(axis=1, keepdims=True)
+        least = drawn.work.min(axis=1, keepdims=True)
+        work = least - np.log(np.exp(least - drawn.work) @ shares.T)
+        return drawn, drawn.path + drawn.curve.power * work + drawn.lost[:, :1]
+
     def _draw(
         self, batches: Array, train_samples: float, cap_epochs: int, schedule: str, effects: Effects | None
     ) -> _Drawn:
         epochs = _evaluations(cap_epochs)
         normal = standard_draws(DRAWS, 15, seed=1)
         curve = self.curve(self.posterior.draws(normal[:, _FITTED]))
-        raised, more_work, more_gap = (effects or Effects.of([()] * len(batches), {})).drawn(normal[:, 12:15])
+        acting = effects or Effects.of([()] * len(batches), {})
+        raised, more_work, more_gap = acting.drawn(normal[:, 12:15])
         progress = annealing(schedule, epochs / cap_epochs)
         work = log_handicap(batches, curve.critical_batch, curve.sharpness, curve.growth, raised)
         return _Drawn(
@@ -183,17 +199,21 @@ class LearningModel:
             run=normal[:, 5:6] * self._run_sd() + more_gap,
             path=self._path(curve, normal[:, 6:7], epochs * float(train_samples), progress),
             work=work + more_work + normal[:, 11:12] * self._misfit_sd(batches),
-            lost=self._lost(batches, normal[:, 7:9]),
+            lost=self._lost(acting.as_steep(batches, self.reference_batch), normal[:, 7:9]),
         )
 
     def _learnt(self, drawn: _Drawn, first: NDArray[np.intp], reducible: Array) -> Learning:
         """Return what was learnt where training stops, at the number ``first`` of the evaluations or at the last."""
-        left = total_gap(reducible, drawn.curve.floor, self.scale.chance_gap) * np.exp(drawn.run)
         return Learning(
             epochs=drawn.epochs[np.minimum(first, len(drawn.epochs) - 1)],
             reached=first < len(drawn.epochs),
-            metric=self.scale.metric(np.minimum(left, self.scale.chance_gap)),
+            metric=self._metric(drawn, reducible),
         )
+
+    def _metric(self, drawn: _Drawn, reducible: Array) -> Array:
+        """Return the metric of what a run leaves of the gap, shape of ``reducible``."""
+        left = total_gap(reducible, drawn.curve.floor, self.scale.chance_gap) * np.exp(drawn.run)
+        return self.scale.metric(np.minimum(left, self.scale.chance_gap))
 
     def _needed(self, target: float, run: Array, curve: Curve) -> Array:
         """Return the ln of the reducible gap at which a run meets the target, shape of ``run``."""
@@ -213,7 +233,7 @@ class LearningModel:
         return np.asarray(prior.misfit_sd * np.sqrt(1.0 - np.exp(-2.0 * away / prior.misfit_length)))
 
     def _lost(self, batches: Array, normal: Array) -> Array:
-        """Return what instability adds to ln(reducible gap), shape (draws, n).
+        """Return what instability adds to ln(reducible gap), shape (draws, n), at batches trained by the pilots' rule.
 
         A run is lost with a chance that rises with the square of ln(batch), from none at the largest stable pilot to
         all at twice the first unstable one; where no pilot was unstable, by a little for each octave. It ends anywhere
@@ -273,6 +293,7 @@ def fit_learning(profile: Profile, *, reference_batch: int) -> LearningModel | N
         seen_samples=float(points.samples.max()),
         seen_batches=(float(points.batch.min()), float(points.batch.max())),
         unstable_batch=unstable_batch,
+        reference_batch=float(reference_batch),
         sampling_sd=float(scale.evaluation_sd(points.gap.min(), np.array(float(profile.facts.eval_samples)))),
     )
 
