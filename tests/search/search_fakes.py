@@ -9,6 +9,7 @@ from typing import Any
 from tula_core.job import Job, Recipe
 from tula_core.records import (
     Candidate,
+    ExpectedPoint,
     Hardware,
     Interval,
     PowerUse,
@@ -93,6 +94,15 @@ class FakePredictor:
 
     def on_spot(self, candidate: Candidate, /) -> Row | None:
         return self.spot
+
+    def expected_curve(self, candidate: Candidate, /) -> tuple[ExpectedPoint, ...] | None:
+        if not self.accuracy_known:
+            return None
+        last = 0.95 - self.accuracy_loss * candidate.global_batch
+        return tuple(
+            ExpectedPoint(epochs=at, low=last * at / 3 - 0.1, value=last * at / 3, high=last * at / 3 + 0.1)
+            for at in (1, 2, 3)
+        )
 
     def reach_probability(self, candidate: Candidate, /) -> float | None:
         return self.chance

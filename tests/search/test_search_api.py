@@ -40,6 +40,13 @@ def test_a_plan_holds_table_front_knee_choice_and_reason(tmp_path):
     assert {event.stage for event in heard} == {"search"} and heard[-1].fraction == 1.0
 
 
+def test_a_plan_holds_what_its_choice_is_expected_to_show_at_each_epoch():
+    made = plan_of()
+    curve = made.facts["expected_curve"]
+    assert [epochs for epochs, *_ in curve] == [1, 2, 3] and all(low < value < high for _, low, value, high in curve)
+    assert plan_of(predictor=FakePredictor(accuracy_known=False)).facts["expected_curve"] is None
+
+
 def test_a_plan_comes_back_from_its_file_as_it_was(tmp_path):
     plan = plan_of(job(cluster={**CLUSTER, "price_per_node_hour": 2.0}), FakePredictor(price=2.0))
     save(plan, tmp_path / "plan.json")

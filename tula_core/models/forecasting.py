@@ -289,10 +289,13 @@ def _accuracy_band(models: Models, shapes: Shapes, effects: Effects | None) -> B
 
 def metric_band(models: Models, learning: Learning | None) -> Band | None:
     """Return the corrected band of the metric where training stops; None where nothing is known of it."""
-    if learning is None or models.curve is None:
-        return None
+    return None if learning is None or models.curve is None else corrected_metric(models, models.curve, learning.metric)
+
+
+def corrected_metric(models: Models, curve: LearningModel, metric: Array) -> Band:
+    """Return the band of draws of the metric, shape (draws, n), with history's correction; never beyond its ceiling."""
     correction = models.correction("accuracy")
-    draws = learning.metric * np.exp(correction.log_bias + correction.log_sd * standard_draws(DRAWS, 1, seed=5))
-    ceiling = models.curve.scale.ceiling
+    draws = metric * np.exp(correction.log_bias + correction.log_sd * standard_draws(DRAWS, 1, seed=5))
+    ceiling = curve.scale.ceiling
     draws = np.minimum(draws, ceiling) if models.facts.higher_is_better else np.maximum(draws, ceiling)
     return Band.of_draws(draws)

@@ -39,13 +39,14 @@ from tula_core.models.power.node import fit_node_power
 from tula_core.models.precision_set import Precisions, fit_precisions
 from tula_core.models.stages.bands import staged_bands, staged_learning
 from tula_core.models.stages.check import check_stages, is_staged, layouts_of
+from tula_core.models.stages.curve import expected_curve
 from tula_core.models.stages.walk import walk
 from tula_core.models.step.communication import fit_links
 from tula_core.models.step.fit import fit_step_time
 from tula_core.models.step.methods import UNNOTICED
 from tula_core.models.step.time import Shapes
 from tula_core.models.totals import fit_overheads
-from tula_core.records.candidate import QUANTITIES, UNKNOWN, Candidate, Interval, Row, Stage
+from tula_core.records.candidate import QUANTITIES, UNKNOWN, Candidate, ExpectedPoint, Interval, Row, Stage
 from tula_core.records.corrections import BUILTIN, Corrections
 from tula_core.records.mitigation import MitigationEffect
 from tula_core.records.profile import Profile
@@ -148,6 +149,10 @@ class Predictor:
             inside = wanted_epochs(models, learning.epochs) <= models.job.recipe.epochs
             self._reach[key] = float(np.mean(learning.reached & inside))
         return self._reach[key]
+
+    def expected_curve(self, candidate: Candidate) -> tuple[ExpectedPoint, ...] | None:
+        """Return the metric that a run is expected to show at the end of each epoch, None where it is unknown."""
+        return expected_curve(self._models, candidate)
 
     def on_spot(self, candidate: Candidate) -> Row | None:
         """Return the forecast of a candidate on spot nodes, interruptions counted.

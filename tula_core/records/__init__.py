@@ -4,7 +4,7 @@
 `Corrections` is what was learnt from history. `save` and `load` write and read each of them as JSON.
 """
 
-from tula_core.records.candidate import QUANTITIES, Candidate, Interval, Row, Stage
+from tula_core.records.candidate import QUANTITIES, Candidate, ExpectedPoint, Interval, Row, Stage
 from tula_core.records.codec import from_json, load, save, to_json
 from tula_core.records.corrections import Correction, Corrections
 from tula_core.records.mitigation import MitigationEffect
@@ -39,6 +39,7 @@ __all__ = [
     "Corrections",
     "CurvePoint",
     "EvaluationTiming",
+    "ExpectedPoint",
     "GradientNoise",
     "Hardware",
     "HostMemory",

@@ -89,6 +89,16 @@ UNKNOWN = Interval(value=None, low=None, high=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExpectedPoint:
+    """What the metric is expected to be after so many whole epochs, with a 90 % interval."""
+
+    epochs: int
+    low: float
+    value: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
     """One candidate with its forecast; ``measured`` is False where the step time was extrapolated."""
 

@@ -89,7 +89,9 @@ def make_plan(
         + _of_choice(judged, decision, profile)
         + spending.reason(),
         assumptions=_assumptions(predictor, searched, limits, profile, len(grid)),
-        facts=_facts(profile, job, decision, len(judged), len(grid)) | spending.facts(),
+        facts=_facts(profile, job, decision, len(judged), len(grid))
+        | spending.facts()
+        | {"expected_curve": _expected_curve(predictor, chosen)},
     )
 
 
@@ -263,6 +265,12 @@ def _facts(profile: Profile, job: Job, decision: Decision, evaluated: int, grid:
         "evaluated": evaluated,
         "grid": grid,
     }
+
+
+def _expected_curve(predictor: Forecaster, chosen: Row | None) -> list[list[float]] | None:
+    """Return epochs, low, value and high of the metric at the end of each epoch of the choice; None where unknown."""
+    points = None if chosen is None else predictor.expected_curve(chosen.candidate)
+    return None if points is None else [[point.epochs, point.low, point.value, point.high] for point in points]
 
 
 def _plain(record: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tula_core.records import Candidate, Row
+from tula_core.records import Candidate, ExpectedPoint, Row
 
 
 class Forecaster(Protocol):
@@ -36,6 +36,10 @@ class Forecaster(Protocol):
 
     def reach_probability(self, candidate: Candidate, /) -> float | None:
         """Return the chance that the job's target is reached within its epochs; None where it cannot be said."""
+        ...
+
+    def expected_curve(self, candidate: Candidate, /) -> Sequence[ExpectedPoint] | None:
+        """Return the metric expected at the end of each epoch, None where it is unknown."""
         ...
 
     def on_spot(self, candidate: Candidate, /) -> Row | None:

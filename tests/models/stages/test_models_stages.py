@@ -207,3 +207,34 @@ def test_stages_that_make_no_sense_are_refused(stages, said):
 def test_forecasts_of_many_samples_are_finite():
     steps = walk([stage(0), stage(64 * 10**6, local_batch=128)], 10**8, 300).steps
     assert np.isfinite(steps).all() and steps[-1, 0] == 10**6
+
+
+@pytest.mark.parametrize("chosen", [plain(GROWN), GROWN, WIDENED])
+def test_the_expected_curve_ends_at_the_forecast_accuracy(chosen):
+    correction = Corrections(
+        schema_version=1,
+        version=2,
+        outcomes=4,
+        jobs=2,
+        by_quantity={"accuracy": Correction(log_bias=-0.02, log_sd=0.01, outcomes=4)},
+    )
+    job = make_job(cluster=CLUSTER, target=None)
+    predictor = fit(make_profile(), job, correction, effects={"growth": MitigationEffect(log_gap=0.1, log_gap_sd=0.2)})
+    curve = predictor.expected_curve(chosen)
+    (row,) = predictor.forecast([chosen])
+    last, accuracy = curve[-1], row["accuracy"]
+    assert [point.epochs for point in curve] == list(range(1, job.recipe.epochs + 1))
+    assert (last.low, last.value, last.high) == pytest.approx((accuracy.low, accuracy.value, accuracy.high))
+    assert all(point.low <= point.value <= point.high for point in curve) and curve[0].value < last.value
+
+
+def test_a_target_does_not_end_the_expected_curve():
+    aimed, free = (
+        fit(make_profile(), make_job(target=target)).expected_curve(GROWN) for target in (Target(value=0.5), None)
+    )
+    assert aimed == free
+
+
+def test_nothing_is_expected_where_nothing_is_known_of_learning():
+    assert fit(make_profile(pilots=()), make_job()).expected_curve(GROWN) is None
+    assert fit(make_profile(), make_job()).expected_curve(candidate(stage(0, local_batch=10**6))) is None

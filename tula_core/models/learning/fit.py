@@ -153,6 +153,26 @@ class LearningModel:
         effects
             Of methods that the pilots did not use, one row; None for none.
         """
+        drawn, falling = self._course(batches, samples, schedule, effects)
+        first = np.full(drawn.run.shape, len(drawn.epochs))
+        if target is not None:
+            met = np.minimum.accumulate(falling, axis=1) <= self._needed(target, drawn.run, drawn.curve)
+            first = np.where(met.any(axis=1), met.argmax(axis=1), len(drawn.epochs))[:, None]
+        stop = np.minimum(first, len(drawn.epochs) - 1)
+        return self._learnt(drawn, first, np.take_along_axis(falling, stop, axis=1))
+
+    def evaluations(
+        self, batches: Array, samples: Array, *, schedule: str, effects: Effects | None = None
+    ) -> tuple[Array, Array]:
+        """Return the epochs at whose ends a run is evaluated, and draws of its metric there, (draws, evaluations).
+
+        The same run as that of `forecast_course`, with the same parameters, shown along its way to the last epoch.
+        """
+        drawn, falling = self._course(batches, samples, schedule, effects)
+        return drawn.epochs, self._metric(drawn, falling)
+
+    def _course(self, batches: Array, samples: Array, schedule: str, effects: Effects | None) -> tuple[_Drawn, Array]:
+        """Return the draws of a run through several batches, and its ln of the reducible gap, (draws, evaluations)."""
         cap_epochs = len(samples) - 1
         acting = effects or Effects.of([()], {})
         drawn = self._draw(batches, samples[-1].sum() / cap_epochs, cap_epochs, schedule, acting)
@@ -160,13 +180,7 @@ class LearningModel:
         shares = seen / seen.sum(axis=1, keepdims=True)
         least = drawn.work.min(axis=1, keepdims=True)
         work = least - np.log(np.exp(least - drawn.work) @ shares.T)
-        falling = drawn.path + drawn.curve.power * work + drawn.lost[:, :1]
-        first = np.full(drawn.run.shape, len(drawn.epochs))
-        if target is not None:
-            met = np.minimum.accumulate(falling, axis=1) <= self._needed(target, drawn.run, drawn.curve)
-            first = np.where(met.any(axis=1), met.argmax(axis=1), len(drawn.epochs))[:, None]
-        stop = np.minimum(first, len(drawn.epochs) - 1)
-        return self._learnt(drawn, first, np.take_along_axis(falling, stop, axis=1))
+        return drawn, drawn.path + drawn.curve.power * work + drawn.lost[:, :1]
 
     def _draw(
         self, batches: Array, train_samples: float, cap_epochs: int, schedule: str, effects: Effects | None
@@ -188,12 +202,16 @@ class LearningModel:
 
     def _learnt(self, drawn: _Drawn, first: NDArray[np.intp], reducible: Array) -> Learning:
         """Return what was learnt where training stops, at the number ``first`` of the evaluations or at the last."""
-        left = total_gap(reducible, drawn.curve.floor, self.scale.chance_gap) * np.exp(drawn.run)
         return Learning(
             epochs=drawn.epochs[np.minimum(first, len(drawn.epochs) - 1)],
             reached=first < len(drawn.epochs),
-            metric=self.scale.metric(np.minimum(left, self.scale.chance_gap)),
+            metric=self._metric(drawn, reducible),
         )
+
+    def _metric(self, drawn: _Drawn, reducible: Array) -> Array:
+        """Return the metric of what a run leaves of the gap, shape of ``reducible``."""
+        left = total_gap(reducible, drawn.curve.floor, self.scale.chance_gap) * np.exp(drawn.run)
+        return self.scale.metric(np.minimum(left, self.scale.chance_gap))
 
     def _needed(self, target: float, run: Array, curve: Curve) -> Array:
         """Return the ln of the reducible gap at which a run meets the target, shape of ``run``."""
