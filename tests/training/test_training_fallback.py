@@ -17,6 +17,7 @@ import pytest
 import torch
 from train_helpers import hand_made_plan
 
+from tula_core.errors import DivergedError, StoppedError
 from tula_core.progress import Event, silent
 from tula_core.records import Candidate, Outcome, Plan, Row, load, save
 from tula_core.tracking.spent import attempt_folder, part_folder
@@ -128,7 +129,8 @@ def test_a_curve_below_its_forecast_is_answered_with_the_next_best_row(tmp_path:
 def test_a_healthy_run_is_the_same_bit_for_bit(tmp_path: Path, processes: int, expected: Any) -> None:
     watched = train(guessed("plain", expected=expected, processes=processes), tmp_path / "watched")
     alone = train(guessed("plain", processes=processes), tmp_path / "alone")
-    assert (tmp_path / "watched" / "good.pt").exists() and not (tmp_path / "alone" / "good.pt").exists()
+    kept = [state(tmp_path / name)["progress"]["good_samples"] for name in ("watched", "alone")]
+    assert kept == [2 * SAMPLES, 0] and not (tmp_path / "watched" / "good.pt").exists()
     assert_same_weights(tmp_path / "watched", tmp_path / "alone")
     assert [point.metric for point in watched.curve] == [point.metric for point in alone.curve]
     assert watched.method_changes == alone.method_changes == ()
@@ -143,6 +145,33 @@ def test_methods_that_a_person_named_are_kept_and_the_fall_is_said(tmp_path: Pat
     assert warning.startswith("below the forecast: accuracy was") and "the job names its methods" in warning
     assert_same_weights(tmp_path / "named", tmp_path / "alone")
     assert named.predicted["accuracy"] == 1.0
+
+
+def test_a_run_stopped_before_the_change_was_kept_makes_it_when_it_is_resumed(tmp_path: Path) -> None:
+    plan = guessed("slow", expected=NEVER_REACHED)
+
+    def stop(plan: Plan, row: Row, tried: Sequence[Candidate]) -> Row | None:
+        if (tmp_path / "attempt-1" / "result.json").exists():
+            raise StoppedError("told to stop", int(signal.SIGTERM))
+        return None
+
+    attempt = Attempt(
+        plan=plan, row=plan.table[0], job_id="job", number=1, folder=tmp_path, resume=False, next_best=stop
+    )
+    stopped, error = run_attempt(attempt, silent, lambda samples, figures: None)
+    assert isinstance(error, StoppedError) and stopped.status == "KILLED" and stopped.method_changes == ()
+    assert (tmp_path / "good.pt").exists() and stopped.actual["time_to_train_s"] is not None
+    resumed = train(plan, tmp_path, number=2, resume=True)
+    [change] = resumed.method_changes
+    assert change.cause == "below forecast" and resumed.actual["epochs"] == 12
+
+
+def test_where_nothing_is_left_to_try_the_rate_is_lowered_as_before(tmp_path: Path) -> None:
+    plan = guessed("hopeless")
+    attempt = Attempt(plan=plan, row=plan.table[0], job_id="job", number=1, folder=tmp_path, resume=False)
+    outcome, error = run_attempt(attempt, silent, lambda samples, figures: None)
+    assert isinstance(error, DivergedError) and outcome.status == "FAILED"
+    assert len(outcome.method_changes) == 1 and "after 5 reductions" in str(outcome.failure)
 
 
 SCRIPT = """

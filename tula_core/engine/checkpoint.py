@@ -109,7 +109,7 @@ def take_over(trainee: Trainee, path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location=trainee.device, weights_only=True)
         trainee.network.load_state_dict(state["network"])
-        if state["optimizer_kind"] == type(trainee.optimizer).__qualname__ and _same_groups(trainee, state):
+        if state.get("optimizer_kind") == type(trainee.optimizer).__qualname__ and _same_groups(trainee, state):
             trainee.optimizer.load_state_dict(state["optimizer"])
         if trainee.scaler is not None and state["scaler"] is not None:
             trainee.scaler.load_state_dict(state["scaler"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tula_core.tracking.spent import launched_from, part_folder, part_seconds, s
 from tula_core.training.attempt import Attempt
 from tula_core.training.fallback.changes import FILE_NAME, Course, course_of, keep_course
 from tula_core.training.fallback.next_row import next_row
-from tula_core.training.fallback.watch import GOOD_FILE
+from tula_core.training.fallback.watch import GOOD_FILE, drop_good
 from tula_core.training.fallback.words import cause_words
 from tula_core.training.hearing import Hearing, PointHandler
 from tula_core.training.relaunch import Joined, World, worlds_left, worlds_of
@@ -34,36 +35,85 @@ def run_attempt(attempt: Attempt, listener: Listener, on_point: PointHandler) ->
     other error, after the workers have written a checkpoint. Where the job leaves the methods to Tula and they prove
     wrong, the run goes on at the next best row.
     """
-    hearing = Hearing(attempt, listener, on_point)
-    by_nodes = seconds_by_nodes(attempt.folder, attempt.number - 1, attempt.row.candidate.nodes)
-    joined, spans_s = Joined(), list[float]()
-    error: BaseException | None = None
+    running = _Running.begin(attempt, Hearing(attempt, listener, on_point))
+    error = running.to_the_end()
+    return running.outcome(error), error
+
+
+@dataclass(slots=True)
+class _Running:
+    """An attempt under way: the worlds that are left, and what those before came to."""
+
+    attempt: Attempt
+    hearing: Hearing
+    course: Course
+    worlds: list[World]
+    by_nodes: dict[int, float]  # seconds of all attempts
+    joined: Joined = field(default_factory=Joined)
+    spans_s: list[float] = field(default_factory=list)
     result: LaunchResult | None = None
-    course = _begun(attempt, hearing)
-    worlds = _worlds(attempt, course)
-    while worlds:
-        world = worlds.pop(0)
-        part = part_folder(attempt.task_folder, len(spans_s) + 1)
-        if spans_s:
-            hearing.relaunch(world)
-        result, error = _launch(_task(attempt, course, world, part), hearing)
-        spans_s.append(part_seconds(part) if result is None else result.seconds)
-        by_nodes[world.nodes] = by_nodes.get(world.nodes, 0.0) + spans_s[-1]
-        if error is not None or result is None or result.result is None:
-            break
-        joined.add(result.result, hearing.steps_before)
-        if result.result.get("given_up"):
-            course = _changed(attempt, course, result.result, hearing, by_nodes)
-            worlds = list(worlds_left(worlds_of(course.row.candidate), course.from_samples))
-        elif result.result.get("target_reached"):
-            break
-    if error is None:
-        hearing.end()
-    status: Status = "FINISHED" if error is None else _status(error, result)
-    final = joined.final() if error is None else {}
-    if attempt.resume and len(course.row.candidate.stages or ()) > 1:
-        final = {**final, "step_time_s": None}  # of the later stages alone, which no row forecast
-    return outcome_of(hearing, course, status, error, final, by_nodes, spans_s[:-1]), error
+
+    @classmethod
+    def begin(cls, attempt: Attempt, hearing: Hearing) -> _Running:
+        """Return an attempt whose processes have not yet been started."""
+        course = _begun(attempt, hearing)
+        return cls(
+            attempt=attempt,
+            hearing=hearing,
+            course=course,
+            worlds=_worlds(attempt, course),
+            by_nodes=seconds_by_nodes(attempt.folder, attempt.number - 1, attempt.row.candidate.nodes),
+        )
+
+    def to_the_end(self) -> BaseException | None:
+        """Train through all worlds; return what ended the attempt before its end, None where nothing did."""
+        try:
+            while self.worlds:
+                if (failed := self._train(self.worlds.pop(0))) is not None:
+                    return failed
+            drop_good(self.attempt.folder / _CHECKPOINT)
+            self.hearing.end()
+        except (KeyboardInterrupt, StoppedError) as stop:
+            return stop
+        except OSError as fault:  # the attempt has failed and is recorded as that, where anything can be written at all
+            error = RunError(
+                f"run folder: {str(self.attempt.folder)!r} cannot be written ({fault.strerror or fault}). "
+                "Free disk space or set TULA_HOME to a larger disk, then go on with --resume."
+            )
+            error.__cause__ = fault
+            return error
+        return None
+
+    def _train(self, world: World) -> BaseException | None:
+        """Train one world and see what comes after it; return why its processes failed, None where they did not."""
+        part = part_folder(self.attempt.task_folder, len(self.spans_s) + 1)
+        if self.spans_s:
+            self.hearing.relaunch(world)
+        self.result = None
+        try:
+            self.hearing.launched()
+            self.result = launch(_task(self.attempt, self.course, world, part), self.hearing)
+        finally:
+            self.spans_s.append(part_seconds(part) if self.result is None else self.result.seconds)
+            self.by_nodes[world.nodes] = self.by_nodes.get(world.nodes, 0.0) + self.spans_s[-1]
+        if self.result.result is None:
+            return None if self.result.failure is None else self.result.failure.to_error()
+        found = self.result.result
+        self.joined.add(found, self.hearing.steps_before)
+        if found.get("given_up"):
+            self.course = _changed(self.attempt, self.course, found, self.hearing, self.by_nodes)
+            self.worlds = list(worlds_left(worlds_of(self.course.row.candidate), self.course.from_samples))
+        elif found.get("target_reached"):
+            self.worlds = []
+        return None
+
+    def outcome(self, error: BaseException | None) -> Outcome:
+        """Return the outcome of all attempts so far."""
+        status: Status = "FINISHED" if error is None else _status(error, self.result)
+        final = self.joined.final() if error is None else {}
+        if self.attempt.resume and len(self.course.row.candidate.stages or ()) > 1:
+            final = {**final, "step_time_s": None}  # of the later stages alone, which no row forecast
+        return outcome_of(self.hearing, self.course, status, error, final, self.by_nodes, self.spans_s[:-1])
 
 
 def _begun(attempt: Attempt, hearing: Hearing) -> Course:
@@ -91,7 +141,7 @@ def _changed(
     """Return the course with the next best row, kept in the run's folder, and say so."""
     report, row = result["given_up"], _next(attempt, course)
     assert row is not None, "workers give up only where another row is left"
-    fell = report["cause"] != "diverged"
+    fell = report["cause"] != "diverged" and (attempt.folder / GOOD_FILE).exists()
     samples = int(result["good_samples"] if fell else result["samples"])
     old, new = course.row.candidate, row.candidate
     change = MethodChange(
@@ -105,7 +155,7 @@ def _changed(
         cause=report["cause"],
         because=cause_words(report, str(attempt.plan.facts["metric"])),
     )
-    course = course.then(row, change, Path(GOOD_FILE if fell else _CHECKPOINT))
+    course = course.then(row, change, GOOD_FILE if fell else _CHECKPOINT)
     keep_course(course, attempt.folder)
     node_hours = sum(nodes * seconds for nodes, seconds in by_nodes.items()) / 3600
     hearing.change(row, change, (sum(by_nodes.values()), node_hours))
@@ -118,23 +168,6 @@ def _next(attempt: Attempt, course: Course) -> Row | None:
     if attempt.plan.job.mitigation != "auto":
         return None
     return next_row(attempt.plan, course.row, course.tried, attempt.next_best)
-
-
-def _launch(task: WorkerTask, hearing: Hearing) -> tuple[LaunchResult | None, BaseException | None]:
-    """Return how the workers ended, None where they were stopped, and the error that ended them, if any."""
-    try:
-        hearing.launched()
-        result = launch(task, hearing)
-        return result, None if result.failure is None else result.failure.to_error()
-    except (KeyboardInterrupt, StoppedError) as stop:
-        return None, stop
-    except OSError as fault:  # the attempt has failed and is recorded as that, where anything can be written at all
-        error = RunError(
-            f"run folder: {str(hearing.attempt.folder)!r} cannot be written ({fault.strerror or fault}). "
-            "Free disk space or set TULA_HOME to a larger disk, then go on with --resume."
-        )
-        error.__cause__ = fault
-        return None, error
 
 
 def _status(error: BaseException, result: LaunchResult | None) -> Status:

@@ -49,9 +49,9 @@ class Course:
         """Where the row in force took over."""
         return self.changes[-1].samples if self.changes else 0
 
-    def then(self, row: Row, change: MethodChange, checkpoint: Path) -> Course:
+    def then(self, row: Row, change: MethodChange, checkpoint: str) -> Course:
         """Return the course with one more row."""
-        return Course(rows=(*self.rows, row), changes=(*self.changes, change), checkpoint=checkpoint.name)
+        return Course(rows=(*self.rows, row), changes=(*self.changes, change), checkpoint=checkpoint)
 
     def payload(self, folder: Path) -> dict[str, Any]:
         """Return what workers are told of it."""
