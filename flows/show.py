@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows import units
+from flows.show_methods import method_lines
 from flows.show_what_if import what_if_lines
 from tula_core.records import Outcome, Plan, Profile
 from tula_core.records.candidate import QUANTITIES, Interval, Row
@@ -85,7 +86,7 @@ def print_plan(console: Console, plan: Plan, rows: Iterable[int]) -> None:
     else:
         console.print(Text(f"Choice: row {plan.choice_index}, {setting(plan.choice)}", style="bold"))
     console.print(Text(plan.reason))
-    for line in what_if_lines(plan):
+    for line in (*method_lines(plan, share=is_share(plan)), *what_if_lines(plan)):
         console.print(Text(line))
     console.print(Text(f"Predictor: {plan.predictor}. {_probe(plan)}"))
     if plan.assumptions:
@@ -121,6 +122,7 @@ def forecast_table(plan: Plan, rows: Iterable[int]) -> Table:
     """Return the table of ``rows``, each in two lines: the values, and the intervals in the same units."""
     spent = "cost_usd" if any(row["cost_usd"].value is not None for row in plan.table) else "node_hours"
     shown = ("epochs", "time_to_train_s", spent, "memory_bytes", "accuracy")
+    several = len({row.candidate.mitigation[:1] for row in plan.table}) > 1
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     heads = ("row", "nodes\nx proc", "local x\naccum.", "global\nbatch", "epochs", "time")
     for head in (*heads, "cost" if spent == "cost_usd" else "node\ntime", "memory", metric_name(plan)):
@@ -129,7 +131,7 @@ def forecast_table(plan: Plan, rows: Iterable[int]) -> Table:
     for index in rows:
         row = plan.table[index]
         c = row.candidate
-        cells = [str(index), f"{c.nodes} x {c.processes_per_node}", _batch(row)]
+        cells = [str(index), f"{c.nodes} x {c.processes_per_node}", _batch(row, methods=several)]
         spans = [units.span(name, row[name], share=is_share(plan)) for name in shown]
         style = "bold green" if index == plan.choice_index else "" if row.feasible else "dim"
         cells += [str(c.global_batch), *(f"{value}\n{between}" for value, between in spans), marks(plan, index)]
@@ -137,16 +139,19 @@ def forecast_table(plan: Plan, rows: Iterable[int]) -> Table:
     return table
 
 
-def _batch(row: Row) -> str:
-    """Return local batch and accumulation; below the precision where it is not the recipe's, a power limit, stages."""
+def _batch(row: Row, *, methods: bool) -> str:
+    """Return local batch and accumulation; below the first method, another precision, a power limit, stages."""
     c = row.candidate
+    method = c.mitigation[0] if methods and c.mitigation else None
     limit = None if c.power_limit_w is None else f"{c.power_limit_w:g} W"
     stages = None
     if c.stages is not None and len(c.stages) > 1:
         first = c.stages[0]
         alike = (first.nodes, first.processes_per_node) == (c.nodes, c.processes_per_node)
         stages = f"{len(c.stages)} stages" + ("" if alike else f" from {first.nodes} x {first.processes_per_node}")
-    return "\n".join(part for part in (f"{c.local_batch} x {c.accumulation}", c.precision, limit, stages) if part)
+    return "\n".join(
+        part for part in (f"{c.local_batch} x {c.accumulation}", method, c.precision, limit, stages) if part
+    )
 
 
 def metric_name(plan: Plan) -> str:

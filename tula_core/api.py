@@ -71,21 +71,22 @@ def plan(job: Job, *, profile: Profile | None = None, reprofile: bool = False, l
     else:
         resolved, measured, cached = profiling.complete(job, profile), profile, True
     listener(Event(stage="fit", message="fitting the models", fraction=0.0))
-    methods = mitigations.resolve(resolved)
-    cost = mitigations.step_cost(methods)
-    fitted = predictor.fit(measured, resolved, tracking.champion(), step_cost=cost)
+    packages = mitigations.packages_of(resolved)
+    costs = {name: card.step_cost for name, card in mitigations.MITIGATIONS.items()}
+    known = mitigations.effects_of(packages)
+    fitted = predictor.fit(measured, resolved, tracking.champion(), effects=known, step_costs=costs)
     listener(Event(stage="fit", message="fitting the models", fraction=1.0))
     made = search.make_plan(
         measured,
         resolved,
         fitted,
-        mitigation=methods,
+        mitigation=packages,
         cached=cached,
         storage=state_folder("studies") / f"{resolved.title}.journal",
         listener=listener,
     )
     places = [_place(fitted, measured, node) for node in resolved.what_if]
-    return replace(made, what_if=search.answer_what_if(places, methods))
+    return replace(made, what_if=search.answer_what_if(places, packages))
 
 
 def _place(fitted: Predictor, measured: Profile, node: NodeType) -> Elsewhere:

@@ -6,8 +6,9 @@ Trains a small batch, large batches with several rates, the large-batch methods,
 many steps; chooses rates on a validation split cut from the training set by one rule for all rows; prints accuracy and
 its standard error, steps, samples and seconds, how much of the gap each row closes, and whether the bars are met.
 ``FILE`` holds one line of JSON for each run, and a benchmark that was interrupted goes on from it; the tables are
-written beside it as ``.md`` and ``.csv``, the picture as ``.png``. ``--quick`` trains fewer images with fewer rates and
-seeds, in about two minutes: it shows that all works, its figures prove nothing.
+written beside it as ``.md`` and ``.csv``, the picture as ``.png``, and what ``auto`` chose, with the probes behind it,
+in ``.auto``. ``--quick`` trains fewer images with fewer rates and seeds, in about two minutes: it shows that all works,
+its figures prove nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks.generalization_bars import bars, reference_lines
+from tests.benchmarks.generalization_choice import Choices
 from tests.benchmarks.generalization_jobs import FULL, QUICK, BenchJob, Scale, find_job
-from tests.benchmarks.generalization_methods import ROWS, chosen_rows
+from tests.benchmarks.generalization_methods import AUTO, ROWS, chosen_rows
 from tests.benchmarks.generalization_report import (
     as_csv,
     average_table,
@@ -38,8 +40,8 @@ from tula_core.errors import InputError
 from tula_core.home import state_folder
 
 
-def report(study: Study, found: Cells) -> str:
-    """Return everything that is to be said, in Markdown."""
+def report(study: Study, found: Cells, chosen: Sequence[str]) -> str:
+    """Return everything that is to be said, in Markdown; ``chosen`` says what ``auto`` took, a line for each job."""
     scale, benches = study.scale, study.benches
     titles = {row.name: row.title for row in study.rows}
     parts = [
@@ -51,6 +53,7 @@ def report(study: Study, found: Cells) -> str:
         parts.append("This is the short setting: the bars are those of the full one, so met or missed proves nothing.")
     for bench in benches:
         parts += [f"## {_heading(study, bench)}", job_table(found, bench.name)]
+    parts += ["## What auto chose, with its forecasts at the large batch", _list(chosen)] if chosen else []
     references = reference_lines(benches, found)
     parts += ["## Small batch against its known figure", _list(references)] if references else []
     averaged = [bench for bench in benches if bench.averaged]
@@ -75,17 +78,23 @@ def _heading(study: Study, bench: BenchJob) -> str:
     )
 
 
-def run(study: Study, store: Store) -> None:
-    """Make all runs that are missing, until none is."""
-    while missing := study.missing():
+def run(study: Study, store: Store, choices: Choices) -> None:
+    """Make all runs that are missing, and let ``auto`` choose where it can, until there is nothing left to do."""
+    while True:
+        for bench, rate in study.unchosen():
+            choices.make(bench, rate)
+        missing = study.missing()
+        if not missing:
+            return
         print(f"{len(missing)} runs to make", file=sys.stderr, flush=True)
         make_runs(missing, store)
 
 
-def write(study: Study, out: Path) -> None:
+def write(study: Study, choices: Choices, out: Path) -> None:
     """Print the tables and write them and the picture beside the results."""
     found = cells(study)
-    text = report(study, found)
+    chosen = [choices.line(cell.bench, cell.rate) for cell in found.values() if cell.row.name == AUTO]
+    text = report(study, found, chosen)
     print(text)
     out.with_suffix(".md").write_text(text)
     out.with_suffix(".csv").write_text(as_csv(found))
@@ -93,7 +102,7 @@ def write(study: Study, out: Path) -> None:
     draw(panels, f"Test accuracy at equal epochs, setting {study.scale.name}", out.with_suffix(".png"))
 
 
-def _study(asked: argparse.Namespace) -> tuple[Study, Store, Path]:
+def _study(asked: argparse.Namespace) -> tuple[Study, Store, Choices, Path]:
     scale: Scale = QUICK if asked.quick else FULL
     names = _listed(asked.jobs) or list(scale.jobs)
     if asked.seeds is not None and asked.seeds < 1:
@@ -104,7 +113,8 @@ def _study(asked: argparse.Namespace) -> tuple[Study, Store, Path]:
     if out.suffix in (".md", ".csv", ".png"):
         raise InputError(f"--out: {str(out)!r} would be overwritten by a table or the picture. End it in .jsonl.")
     store = Store(out)
-    return Study(scale, benches, rows, store, asked.seeds), store, out
+    choices = Choices(scale, out.with_suffix(".auto"))
+    return Study(scale, benches, rows, store, choose=choices.known, seeds=asked.seeds), store, choices, out
 
 
 def _listed(text: str | None) -> list[str] | None:
@@ -122,15 +132,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, help="file of results, .jsonl; taken up where it exists")
     try:
-        study, store, out = _study(parser.parse_args(arguments))
-        run(study, store)
+        study, store, choices, out = _study(parser.parse_args(arguments))
+        run(study, store, choices)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped; the same command goes on from what is done", file=sys.stderr)
         return 130
-    write(study, out)
+    write(study, choices, out)
     print(f"results: {out}; beside it the tables and the picture", file=sys.stderr)
     return 0
 

@@ -55,11 +55,15 @@ class BenchJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scale:
-    """A set of jobs, and the rates that are tried: ``factors`` of each grid's middle, the same for all rows."""
+    """A set of jobs, and the rates that are tried: ``factors`` of each grid's middle, the same for all rows.
+
+    ``probe_s`` is how long measuring may take before ``auto`` chooses.
+    """
 
     name: str
     jobs: Mapping[str, BenchJob]
     factors: Sequence[float]
+    probe_s: float
 
 
 def _by_name(*jobs: BenchJob) -> dict[str, BenchJob]:
@@ -120,6 +124,7 @@ FULL = Scale(
     name="full",
     jobs=_by_name(_MLP_20K, _CNN_20K, _MLP_60K, _DIGITS, _TRUE_GAP),
     factors=tuple(2.0**power for power in range(-3, 4)),
+    probe_s=25.0,
 )
 _SHORT: dict[str, Any] = {"eval_samples": 1_000, "seeds": 2, "tuning_seeds": 1, "reference_accuracy": None}
 # Fewer images, and large batches lowered alike, so that the large batch takes about as many steps as in the whole job.
@@ -133,6 +138,7 @@ QUICK = Scale(
         replace(_TRUE_GAP, samples=640, large_batch=128, epochs=25, **_SHORT),
     ),
     factors=(0.25, 1.0, 4.0),
+    probe_s=5.0,
 )
 SCALES = {scale.name: scale for scale in (FULL, QUICK)}
 

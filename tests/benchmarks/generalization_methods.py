@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.benchmarks.generalization_jobs import BenchJob
 from tula_core.errors import InputError, nearest
-from tula_core.job import Job, Recipe
-from tula_core.mitigations import complete, resolve
+from tula_core.job import Recipe
 from tula_core.mitigations.batches.growth import BatchStage, growing
 from tula_core.mitigations.batches.hooks import seesaw_stages
 from tula_core.mitigations.method import Setting
@@ -28,7 +27,9 @@ class Row:
     batch
         ``small``, ``large``, or ``control``: the fixed batch that takes as many steps as the row ``control_of`` took.
     names
-        Methods; None for what ``mitigation: auto`` stands for.
+        Methods; None for those that ``mitigation: auto`` chooses, see `tests.benchmarks.generalization_choice`.
+    options
+        Of the methods, where they are not the defaults of their cards.
     rate
         ``tuned`` on the validation split, or ``given``: the rate chosen for the small batch.
     by_batch
@@ -42,6 +43,7 @@ class Row:
     rate: str = TUNED
     by_batch: bool = False
     control_of: str | None = None
+    options: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 _ROWS = (
@@ -52,7 +54,13 @@ _ROWS = (
     Row(name="lars", title="LARS", batch=LARGE, names=("lars",)),
     Row(name="lamb", title="LAMB", batch=LARGE, names=("lamb",), by_batch=True),
     Row(name="adascale", title="AdaScale", batch=LARGE, names=("adascale",)),
-    Row(name="growth", title="growing batch", batch=LARGE, names=("growth",)),
+    Row(
+        name="growth",
+        title="growing batch, until 0.6 of the run",
+        batch=LARGE,
+        names=("growth",),
+        options={"growth": {"until": 0.6, "factor": 2.0}},
+    ),
     Row(name="auto", title="auto", batch=LARGE, names=None, rate=GIVEN),
     Row(
         name="growth-control",
@@ -99,18 +107,20 @@ def middle_rate(row: Row, bench: BenchJob, batch: int) -> float:
     return float(rate * (batch / bench.small_batch) ** 0.5) if row.by_batch else rate
 
 
-def method_names(row: Row, job: Job) -> tuple[str, ...]:
-    """Return the names of the methods a row trains with; ``auto`` is what the library makes of it for the job."""
-    return resolve(job.model_copy(update={"mitigation": "auto"})) if row.names is None else row.names
+def stages_of(
+    options: Mapping[str, Mapping[str, float]], recipe: Recipe, batch: int, train_samples: int
+) -> list[dict[str, Any]] | None:
+    """Return the stages of a run whose batch grows on a schedule to ``batch``; None where it does not.
 
-
-def stages_of(names: Sequence[str], recipe: Recipe, batch: int, train_samples: int) -> list[dict[str, Any]] | None:
-    """Return the stages of a run whose batch grows on a schedule to ``batch``; None where it does not."""
+    Parameters
+    ----------
+    options
+        All options of its methods, by name.
+    """
     total = recipe.epochs * train_samples
-    options = complete(names, {})
-    if "growth" in names:
+    if "growth" in options:
         stages: list[BatchStage] = growing(recipe.batch_size, batch, **options["growth"])
-    elif "seesaw" in names:
+    elif "seesaw" in options:
         setting = Setting(
             recipe=recipe,
             processes=1,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.generalization_jobs import ENTRY, BenchJob, Scale, job_name, sizes
-from tests.benchmarks.generalization_methods import Row, method_names, recipe_of, stages_of
+from tests.benchmarks.generalization_methods import Row, recipe_of, stages_of
 from tula_core.errors import InputError
 from tula_core.job import Job
 from tula_core.mitigations import complete
@@ -41,9 +41,12 @@ class Result:
 
 
 class Request:
-    """One run: a job, a row, the split, the batch, the rate and the seed."""
+    """One run: a job, a row, its methods, the split, the batch, the rate and the seed."""
 
-    def __init__(self, scale: Scale, bench: BenchJob, row: Row, split: str, *, batch: int, rate: float, seed: int):
+    def __init__(
+        self, scale: Scale, bench: BenchJob, row: Row, split: str, *, methods: tuple[str, ...], batch: int, rate: float,
+        seed: int,
+    ):  # fmt: skip
         self.bench, self.row, self.split = bench, row, split
         self.batch, self.rate, self.seed = batch, rate, seed
         self._name = job_name(scale, bench, split)
@@ -51,9 +54,12 @@ class Request:
         asked = Job(
             name=self._name, workload=ENTRY, recipe=recipe_of(bench, rate), target="none", mitigation="none", seed=seed
         )
-        self._methods = method_names(row, asked)
-        self._job = asked.model_copy(update={"mitigation": list(self._methods) or "none"})
-        self._stages = stages_of(self._methods, asked.recipe, batch, self._samples)
+        self._methods = methods
+        self._options = complete(methods, row.options)
+        self._job = asked.model_copy(
+            update={"mitigation": list(methods) or "none", "mitigation_options": dict(row.options)}
+        )
+        self._stages = stages_of(self._options, asked.recipe, batch, self._samples)
         self.digest = hashlib.sha256(json.dumps(self._identity(), sort_keys=True).encode()).hexdigest()[:16]
 
     def _identity(self) -> dict[str, Any]:
@@ -62,7 +68,7 @@ class Request:
             "job": self._name,
             "samples": [self._samples, self._judged],
             "recipe": self._job.recipe.model_dump(mode="json"),
-            "methods": complete(self._methods, {}),
+            "methods": self._options,
             "batch": self.batch,
             "stages": self._stages,
             "seed": self.seed,

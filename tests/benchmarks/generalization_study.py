@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from tests.benchmarks.generalization_choice import Chooser
 from tests.benchmarks.generalization_jobs import FINAL, TUNE, BenchJob, Scale, sizes
 from tests.benchmarks.generalization_methods import (
     CONTROL,
@@ -33,15 +34,24 @@ class Study:
 
     Parameters
     ----------
+    choose
+        What ``auto`` trains with.
     seeds
         How often each row is trained; None for each job's own number.
     """
 
     def __init__(
-        self, scale: Scale, benches: Sequence[BenchJob], rows: Sequence[Row], store: Store, seeds: int | None = None
+        self,
+        scale: Scale,
+        benches: Sequence[BenchJob],
+        rows: Sequence[Row],
+        store: Store,
+        *,
+        choose: Chooser,
+        seeds: int | None = None,
     ) -> None:
         self.scale, self.benches, self.rows = scale, benches, rows
-        self._store = store
+        self._store, self._choose = store, choose
         self._seeds = seeds
 
     def seeds(self, bench: BenchJob) -> int:
@@ -69,17 +79,28 @@ class Study:
 
     def _tuning(self, bench: BenchJob, row: Row, batch: int, rate: float) -> list[Request]:
         return [
-            Request(self.scale, bench, row, TUNE, batch=batch, rate=rate, seed=_FIRST_TUNING_SEED + number)
+            Request(
+                self.scale, bench, row, TUNE, methods=row.names or (), batch=batch, rate=rate,
+                seed=_FIRST_TUNING_SEED + number,
+            )
             for number in range(bench.tuning_seeds)
-        ]
+        ]  # fmt: skip
+
+    def unchosen(self) -> list[tuple[BenchJob, float]]:
+        """Return the jobs whose ``auto`` can choose now and has not yet, each with the small batch's rate."""
+        asked = [(bench, self.rate(bench, row)) for bench in self.benches for row in self.rows if row.names is None]
+        return [(bench, rate) for bench, rate in asked if rate is not None and self._choose(bench, rate) is None]
 
     def final_requests(self, bench: BenchJob, row: Row) -> list[Request]:
-        """Return the runs that are reported, none while their batch or rate is not known."""
+        """Return the runs that are reported, none while their batch, rate or methods are not known."""
         batch, rate = self.batch(bench, row), self.rate(bench, row)
         if batch is None or rate is None:
             return []
+        names = self._choose(bench, rate) if row.names is None else row.names
+        if names is None:
+            return []
         return [
-            Request(self.scale, bench, row, FINAL, batch=batch, rate=rate, seed=seed)
+            Request(self.scale, bench, row, FINAL, methods=names, batch=batch, rate=rate, seed=seed)
             for seed in range(self.seeds(bench))
         ]
 

@@ -14,6 +14,8 @@ from tests.benchmarks.generalization_report import as_csv, gap_lines, job_table
 from tests.benchmarks.generalization_store import Request, Store
 from tests.benchmarks.generalization_study import Study
 from tests.benchmarks.generalization_summary import averages, cells, gaps
+from tests.factories import make_job, make_profile
+from tula_core import profiling
 from tula_core.errors import InputError
 from tula_core.job import Job
 
@@ -21,10 +23,14 @@ DIGITS = QUICK.jobs["digits"]
 Accuracy = Callable[[Request], float | None]
 
 
+def by_the_rule(bench: BenchJob, rate: float) -> tuple[str, ...]:
+    return ("linear-lr", "warmup")
+
+
 def made(path: Path, rows: list[Row], accuracy: Accuracy, steps: float = 60, bench: BenchJob = DIGITS) -> Study:
     """Return a study whose runs gave what a function says, and the rounds it took in ``study.rounds``."""
     store = Store(path)
-    study = Study(QUICK, [bench], rows, store, seeds=2)
+    study = Study(QUICK, [bench], rows, store, choose=by_the_rule, seeds=2)
     for _ in range(9):
         missing = study.missing()
         if not missing:
@@ -51,7 +57,7 @@ def test_the_rate_is_the_best_on_the_validation_split_whatever_the_test_set_says
 
 def test_a_rate_that_diverged_and_was_lowered_is_not_chosen(tmp_path: Path) -> None:
     store = Store(tmp_path / "r.jsonl")
-    study = Study(QUICK, [DIGITS], chosen_rows(["plain"]), store, seeds=1)
+    study = Study(QUICK, [DIGITS], chosen_rows(["plain"]), store, choose=by_the_rule, seeds=1)
     for request in study.missing():
         result = {"accuracy": request.rate, "train_accuracy": None, "steps": 60, "samples": 9, "seconds": 1.0}
         store.add(request, {**result, "reductions": int(request.rate == 0.2)})
@@ -116,7 +122,9 @@ def test_the_bars_are_met_or_missed(tmp_path: Path, auto: float, verdicts: list[
         return 1000 if request.row.name == "small" else 60
 
     store = Store(tmp_path / "r.jsonl")
-    study = Study(QUICK, [DIGITS], chosen_rows(["plain", "tuned", "auto", "auto-control"]), store, seeds=2)
+    study = Study(
+        QUICK, [DIGITS], chosen_rows(["plain", "tuned", "auto", "auto-control"]), store, choose=by_the_rule, seeds=2
+    )
     accuracy = by_row(small=0.9, plain=0.5, tuned=0.7, auto=auto)
     while missing := study.missing():
         for request in missing:
@@ -153,7 +161,7 @@ def test_a_file_that_an_interruption_cut_goes_on_where_it_was(tmp_path: Path) ->
     whole = path.read_text()
     for cut in (1, 20):  # the last line's end alone, and a part of what it says
         path.write_text(whole[:-cut])
-        study = Study(QUICK, [DIGITS], rows, Store(path), seeds=2)
+        study = Study(QUICK, [DIGITS], rows, Store(path), choose=by_the_rule, seeds=2)
         assert len(study.missing()) == (cut > 1)
         made(path, rows, by_row())
         assert path.read_text() == whole
@@ -179,11 +187,14 @@ def test_what_is_printed_holds_every_part(
             store.add(request, {**result, "reductions": 0})
 
     monkeypatch.setattr(generalization, "make_runs", at_once)
+    monkeypatch.setattr(profiling, "profile", lambda job, reprofile: (job, make_profile(), False))
+    monkeypatch.setattr(profiling, "complete", lambda job, profile: make_job(recipe=job.recipe, target=None))
     out = tmp_path / "r.jsonl"
     assert generalization.main(["--quick", "--jobs", "digits", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     heads = [line for line in printed.splitlines() if line.startswith("#")]
-    assert len(heads) == 5 and "short setting" in printed and out.with_suffix(".md").read_text() in printed
+    assert "- digits: " in printed and "kept with a chance of" in printed
+    assert len(heads) == 6 and "short setting" in printed and out.with_suffix(".md").read_text() in printed
     assert printed.count("| auto |") == 3 and "there is no gap to close" in printed
 
 

@@ -48,6 +48,7 @@ class FakePredictor:
     memory_known: bool = True
     accuracy_known: bool = True
     chance: float | None = None
+    keeping: float | None = None
     label: str = "tula-predictor v1 (built-in)"
     assumptions: tuple[str, ...] = ("The forecast is a closed form.",)
     unknown_layouts: frozenset[tuple[int, int]] = frozenset()
@@ -103,6 +104,9 @@ class FakePredictor:
             ExpectedPoint(epochs=at, low=last * at / 3 - 0.1, value=last * at / 3, high=last * at / 3 + 0.1)
             for at in (1, 2, 3)
         )
+
+    def keeping_probability(self, candidate: Candidate, reference: Candidate, slack: float, /) -> float | None:
+        return self.keeping
 
     def reach_probability(self, candidate: Candidate, /) -> float | None:
         return self.chance

@@ -30,7 +30,9 @@ def test_a_batch_that_follows_the_noise_may_never_grow() -> None:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_costly_method_lengthens_the_step_and_widens_it(processes: int) -> None:
     candidate = Candidate(nodes=1, processes_per_node=processes, local_batch=64, mitigation=("sam",))
-    plain, costly = (fit(make_profile(), make_job(), step_cost=cost).forecast([candidate])[0] for cost in (1.0, 2.0))
+    plain, costly = (
+        fit(make_profile(), make_job(), step_costs={"sam": cost}).forecast([candidate])[0] for cost in (1.0, 2.0)
+    )
     one, two = plain["step_time_s"], costly["step_time_s"]
     assert 1.3 < two.value / one.value < 2.0 + 1e-9
     assert two.high / two.value > 1.4 * one.high / one.value

@@ -1,8 +1,7 @@
 """Ways to keep a small batch's accuracy at a large batch: each a pure function and a thin hook, its card beside it.
 
 `MITIGATIONS` lists them with their cards; `resolve` turns a job's ``mitigation`` into names that go together, `make`
-turns names into the hooks of one run. What ``mitigation: auto`` means today: the learning-rate rule of the optimizer's
-family, with a per-step warm-up.
+turns names into the hooks of one run. With ``mitigation: auto`` a plan chooses among those of `packages_of`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from typing import TYPE_CHECKING
 from tula_core.errors import InputError, nearest
 from tula_core.job import Job
 from tula_core.mitigations.card import Bounds, MitigationCard
+from tula_core.mitigations.packages import Packages
 from tula_core.mitigations.registry import MITIGATIONS
+from tula_core.records import MitigationEffect
 
 if TYPE_CHECKING:
     from tula_core.mitigations.compose import Methods
@@ -27,11 +28,14 @@ __all__ = [
     "MITIGATIONS",
     "Bounds",
     "MitigationCard",
+    "Packages",
     "check_options",
     "check_together",
     "complete",
+    "effects_of",
     "make",
     "options_of",
+    "packages_of",
     "resolve",
     "step_cost",
 ]
@@ -40,7 +44,7 @@ Options = Mapping[str, Mapping[str, float]]
 
 
 def resolve(job: Job) -> tuple[str, ...]:
-    """Return the names of the methods that the job's ``mitigation`` stands for.
+    """Return the names of the methods that the job names; for ``auto`` those that its pilots train with.
 
     Raises
     ------
@@ -48,16 +52,28 @@ def resolve(job: Job) -> tuple[str, ...]:
         A name is unknown, two methods exclude each other, a method is not meant for the recipe's optimizer, or an
         option is unknown or out of its bounds.
     """
-    if job.mitigation == "none":
-        names: tuple[str, ...] = ()
-    elif job.mitigation == "auto":
-        names = ("linear-lr" if job.recipe.optimizer == "sgd" else "sqrt-lr", "warmup")
-    else:
+    return packages_of(job).pilots
+
+
+def packages_of(job: Job) -> Packages:
+    """Return the packages of methods that candidates of a job are trained with: one, or with ``auto`` several.
+
+    Raises
+    ------
+    InputError
+        As `resolve` does.
+    """
+    if job.mitigation == "auto":
+        found = Packages.auto(job.recipe.optimizer)
+        check_options(found.names, job.mitigation_options)
+        return found
+    names: tuple[str, ...] = ()
+    if job.mitigation != "none":
         given = (job.mitigation,) if isinstance(job.mitigation, str) else tuple(job.mitigation)
         names = tuple(dict.fromkeys(given))
         check_together(names, job.recipe.optimizer)
     check_options(names, job.mitigation_options)
-    return names
+    return Packages.alone(names)
 
 
 def check_together(names: Sequence[str], optimizer: str) -> None:
@@ -131,6 +147,16 @@ def options_of(name: str, given: Options) -> dict[str, float]:
 def complete(names: Sequence[str], given: Options) -> dict[str, dict[str, float]]:
     """Return all options of several methods, by name."""
     return {name: options_of(name, given) for name in names}
+
+
+def effects_of(found: Packages) -> dict[str, MitigationEffect]:
+    """Return what the cards know of the methods of packages that the pilots did not train with, by their names.
+
+    A job that names its methods itself has none: its pilots trained by its own rule of the rate, not by the one that
+    the cards are relative to.
+    """
+    cards = {name: MITIGATIONS[name].effect for name in found.names if name not in found.pilots}
+    return {name: effect for name, effect in cards.items() if effect is not None} if found.several else {}
 
 
 def step_cost(names: Sequence[str]) -> float:

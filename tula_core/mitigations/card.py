@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tula_core.records import MitigationEffect
+
 Place = Literal["learning rate", "batch size", "optimizer", "normalization", "averaging", "inputs", "noise", "steps"]
 
 
@@ -41,6 +43,9 @@ class MitigationCard:
         Recipe optimizers it is meant for, empty for all.
     rising
         Options whose values have to rise in this order.
+    effect
+        What it is known to do to learning, relative to pilots that train with the optimizer's rule of the rate and its
+        warm-up; None where nothing is. `tula_core.mitigations.evidence` says where each number is from.
     needs_batch_norm, needs_classes
         Whether it does something only to batch norm, only to class labels.
     """
@@ -54,5 +59,6 @@ class MitigationCard:
     excludes: Mapping[str, str] = field(default_factory=dict)
     optimizers: frozenset[str] = frozenset()
     rising: tuple[str, ...] = ()
+    effect: MitigationEffect | None = None
     needs_batch_norm: bool = False
     needs_classes: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tula_core.mitigations.card import Bounds, MitigationCard
+from tula_core.mitigations.evidence import EFFECTS
 from tula_core.registry import Registry
 
 _RATE = "it sets the learning rate too"
@@ -50,6 +51,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             summary="learning rate times sqrt(B/B0); for Adam and its relatives",
             source="Krizhevsky 2014, arXiv 1404.5997",
             place="learning rate",
+            effect=EFFECTS["sqrt-lr"],
             excludes=_excluding("sqrt-lr", (_RULES, _RATE)),
         ),
     ),
@@ -129,6 +131,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             source="Smith et al. 2018, arXiv 1711.00489",
             place="batch size",
             entry="tula_core.mitigations.batches.hooks:Growth",
+            effect=EFFECTS["growth"],
             options={
                 "until": Bounds(default=0.6, low=0.0, high=0.95, meaning="share of the run at which it is reached"),
                 "factor": Bounds(default=2.0, low=1.1, high=16.0, meaning="growth from one stage to the next"),
@@ -143,6 +146,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             source="Meterez et al. 2025, arXiv 2510.14717; for SGD Smith et al. 2018",
             place="batch size",
             entry="tula_core.mitigations.batches.hooks:Seesaw",
+            effect=EFFECTS["seesaw"],
             options={"factor": Bounds(default=2.0, low=1.05, high=16.0, meaning="growth from one stage to the next")},
             excludes=_excluding("seesaw", (_GROWING, _BATCH), (_RULES + " warmup", _RATE), ("adascale", _CLOCK)),
         ),
@@ -174,6 +178,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             source="You et al. 2017, arXiv 1708.03888",
             place="optimizer",
             entry="tula_core.mitigations.optimizers.layerwise:Lars",
+            effect=EFFECTS["lars"],
             options={
                 "trust": Bounds(default=0.02, low=1e-6, high=10.0, meaning="share of the weights, at a rate of 1"),
                 "rate_factor": Bounds(default=10.0, low=1e-3, high=1e4, meaning="rate over the planned one"),
@@ -190,6 +195,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             source="You et al. 2020, arXiv 1904.00962",
             place="optimizer",
             entry="tula_core.mitigations.optimizers.layerwise:Lamb",
+            effect=EFFECTS["lamb"],
             options={
                 "clip": Bounds(default=0.0, low=0.0, high=1e3, meaning="largest norm of the whole gradient, 0 for any"),
                 "rate_factor": Bounds(default=0.1, low=1e-4, high=1e4, meaning="rate over the planned one"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +77,8 @@ class Models:
     power: NodePower
     corrections: Corrections
     effects: Mapping[str, MitigationEffect] = field(default_factory=dict)  # of methods, by their names
-    step_cost: float = 1.0  # computation of a step with the job's methods over that of a plain one
+    step_costs: Mapping[str, float] = field(default_factory=dict)  # of methods, by their names, over a plain step
+    step_cost: float = 1.0  # that of the candidates at hand, which `with_methods` sets
 
     @property
     def target(self) -> Target | None:
@@ -93,6 +94,11 @@ class Models:
     def acting(self, methods: Sequence[Sequence[str]]) -> Effects | None:
         """Return what lists of methods do, None where nothing is known of any."""
         return Effects.of(methods, self.effects) if self.effects else None
+
+    def with_methods(self, names: Sequence[str]) -> Models:
+        """Return the models of candidates that train with these methods: costs of their steps multiply."""
+        cost = math.prod(self.step_costs.get(name, 1.0) for name in names)
+        return self if cost == self.step_cost else replace(self, step_cost=cost)
 
     def correction(self, quantity: str) -> Correction:
         """Return the correction of one quantity, none where history has none."""

@@ -28,19 +28,17 @@ from tula_core.models.forecasting import (
     Band,
     Models,
     forecast_bands,
-    learning_draws,
     memory_band,
     run_interruptions,
-    wanted_epochs,
 )
 from tula_core.models.learning.fit import fit_learning
 from tula_core.models.memory import HostRoom, fit_host_memory, fit_memory, state_bytes
 from tula_core.models.power.node import fit_node_power
 from tula_core.models.precision_set import Precisions, fit_precisions
-from tula_core.models.stages.bands import staged_bands, staged_learning
+from tula_core.models.stages.bands import staged_bands
+from tula_core.models.stages.chances import keeping_probability, reach_probability
 from tula_core.models.stages.check import check_stages, is_staged, layouts_of
 from tula_core.models.stages.curve import expected_curve
-from tula_core.models.stages.walk import walk
 from tula_core.models.step.communication import fit_links
 from tula_core.models.step.fit import fit_step_time
 from tula_core.models.step.methods import UNNOTICED
@@ -75,7 +73,7 @@ class Predictor:
         self._assumptions = assumptions
         self._precisions = precisions
         self._host = host
-        self._reach: dict[tuple[int, tuple[str, ...], tuple[Stage, ...] | None], float] = {}
+        self._reach: dict[tuple[int, tuple[str, ...], tuple[Stage, ...] | None], float | None] = {}
 
     @property
     def models(self) -> Models:
@@ -124,31 +122,26 @@ class Predictor:
         return rows
 
     def _rows(self, candidates: Sequence[Candidate]) -> list[Row]:
-        """Return rows in order, those of one precision forecast together."""
+        """Return rows in order, those of one precision and with steps of one cost forecast together."""
+        groups: dict[tuple[str | None, float], list[int]] = {}
+        for place, candidate in enumerate(candidates):
+            cost = self._models.with_methods(candidate.mitigation).step_cost
+            groups.setdefault((candidate.precision, cost), []).append(place)
         rows: dict[int, Row] = {}
-        for precision in dict.fromkeys(candidate.precision for candidate in candidates):
-            places = [place for place, candidate in enumerate(candidates) if candidate.precision == precision]
-            members = [candidates[place] for place in places]
-            rows |= zip(places, self._rows_in(precision, members), strict=True)
+        for places in groups.values():
+            rows |= zip(places, self._rows_alike([candidates[place] for place in places]), strict=True)
         return [rows[place] for place in range(len(candidates))]
 
     def reach_probability(self, candidate: Candidate) -> float | None:
         """Return the chance that training reaches the target within the cap, None where there is no way to tell."""
-        models, batch = self._models, candidate.global_batch
-        if models.target is None or models.curve is None or batch > models.facts.train_samples:
-            return None
-        key = (batch, candidate.mitigation, candidate.stages)
+        key = (candidate.global_batch, candidate.mitigation, candidate.stages)
         if key not in self._reach:
-            acting = models.acting([candidate.mitigation])
-            if is_staged(candidate):
-                course = walk(candidate.stages or (), models.facts.train_samples, models.job.recipe.epochs)
-                learning = staged_learning(models, course, acting)
-            else:
-                learning = learning_draws(models, np.array([float(batch)]), acting)
-            assert learning is not None
-            inside = wanted_epochs(models, learning.epochs) <= models.job.recipe.epochs
-            self._reach[key] = float(np.mean(learning.reached & inside))
+            self._reach[key] = reach_probability(self._models, candidate)
         return self._reach[key]
+
+    def keeping_probability(self, candidate: Candidate, reference: Candidate, slack: float) -> float | None:
+        """Return the chance that a metric is at most ``slack`` worse than the reference's; None where unknown."""
+        return keeping_probability(self._models, candidate, reference, slack)
 
     def expected_curve(self, candidate: Candidate) -> tuple[ExpectedPoint, ...] | None:
         """Return the metric that a run is expected to show at the end of each epoch, None where it is unknown."""
@@ -193,8 +186,10 @@ class Predictor:
 
         return _largest(fits, most)
 
-    def _rows_in(self, precision: str | None, candidates: Sequence[Candidate]) -> list[Row]:
-        models = self._precisions.models(self._models, precision)
+    def _rows_alike(self, candidates: Sequence[Candidate]) -> list[Row]:
+        """Return rows of candidates in one precision whose methods make a step equally costly."""
+        first = candidates[0]
+        models = self._precisions.models(self._models, first.precision).with_methods(first.mitigation)
         reasons = [self._impossible(candidate) for candidate in candidates]
         possible = [candidate for candidate, reason in zip(candidates, reasons, strict=True) if reason is None]
         forecasts = iter(_forecasts(models, possible))
@@ -251,7 +246,7 @@ def fit(
     job: Job,
     corrections: Corrections = BUILTIN,
     effects: Mapping[str, MitigationEffect] | None = None,
-    step_cost: float = 1.0,
+    step_costs: Mapping[str, float] | None = None,
 ) -> Predictor:
     """Return the predictor of one job on the hardware of its profile.
 
@@ -266,8 +261,8 @@ def fit(
     effects
         What is known of methods against lost accuracy that the pilots did not use, by their names; a candidate's
         method that is not among them is taken to act as it did in the pilots.
-    step_cost
-        Computation of a step with the methods of the job over that of a plain one, which alone was timed.
+    step_costs
+        Computation of a step with each method over that of a plain one, which alone was timed, by their names.
 
     Raises
     ------
@@ -303,7 +298,7 @@ def fit(
         power=fit_node_power(profile.power, profile.steps, job.cluster),
         corrections=corrections,
         effects=effects or {},
-        step_cost=step_cost,
+        step_costs=step_costs or {},
     )
     precisions = fit_precisions(profile, job, step, memory, state)
     loader = fit_host_memory(profile.host, facts, job.recipe, device=device)

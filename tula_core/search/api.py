@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tula_core.job import Job, Target
+from tula_core.mitigations import Packages
 from tula_core.models.cost import has_price, hourly_price
 from tula_core.progress import Event, Listener, silent
 from tula_core.records import Candidate, Plan, PlanProbe, Profile, Row
 from tula_core.search import words
+from tula_core.search.comparison import Comparison
 from tula_core.search.constraints import (
     EVEN_CHANCE,
     Judged,
@@ -40,7 +42,7 @@ def make_plan(
     job: Job,
     predictor: Forecaster,
     *,
-    mitigation: tuple[str, ...],
+    mitigation: tuple[str, ...] | Packages,
     cached: bool = False,
     storage: Path | None = None,
     listener: Listener = silent,
@@ -51,8 +53,10 @@ def make_plan(
     ----------
     job
         With every recipe field set (`Job.resolved`); ``predictor`` is fitted to the profile and this job.
-    mitigation, cached
-        What every candidate trains with, by name; whether the profile was measured earlier and not for this plan.
+    mitigation
+        What every candidate trains with, by name, or the packages to choose from.
+    cached
+        Whether the profile was measured earlier and not for this plan.
     storage
         Where the Optuna study is kept, a journal file or a folder for it; None keeps it in memory only.
 
@@ -62,11 +66,12 @@ def make_plan(
         A limit or an objective that cannot be checked: a budget without a price, energy that is not known.
     """
     check_request(job, profile)
-    grid = candidates(profile, job, predictor, mitigation)
+    packages = mitigation if isinstance(mitigation, Packages) else Packages.alone(mitigation)
+    grid = candidates(profile, job, predictor, packages)
     listener(Event(stage="search", message=f"comparing {len(grid)} candidates", fraction=0.0))
     first = _always_searched(grid, profile, job)
     smallest = min(grid, key=lambda candidate: candidate.global_batch)
-    limits = _limits(profile, job, predictor, [*first, smallest])
+    limits = _limits(profile, job, predictor, [*first, smallest], packages)
     searched = search(_task(profile, predictor, limits, grid, first))
     if storage is not None:
         write_journal(searched.study, storage, listener)
@@ -74,6 +79,7 @@ def make_plan(
     decision = decide(judged, job, limits.expense, profile.facts.higher_is_better)
     listener(_done(judged))
     chosen = None if decision.choice is None else judged[decision.choice].row
+    comparison = Comparison.of(judged, decision, packages, job.recipe.batch_size)
     spending = Spending.of(chosen, job, predictor)
     return Plan(
         job=job,
@@ -87,11 +93,13 @@ def make_plan(
         reason=explain(judged, decision, job, profile.hardware)
         + _of_target(judged, decision, limits)
         + _of_choice(judged, decision, profile)
+        + ("" if comparison is None else comparison.reason(profile))
         + spending.reason(),
-        assumptions=_assumptions(predictor, searched, limits, profile, len(grid)),
+        assumptions=_assumptions(predictor, searched, limits, profile, (len(grid), packages)),
         facts=_facts(profile, job, decision, len(judged), len(grid))
         | spending.facts()
-        | {"expected_curve": _expected_curve(predictor, chosen)},
+        | {"expected_curve": _expected_curve(predictor, chosen)}
+        | ({} if comparison is None else {"methods": comparison.facts()}),
     )
 
 
@@ -129,15 +137,21 @@ def _forecast(predictor: Forecaster, chosen: Sequence[Candidate], reference_batc
     return rows
 
 
-def _limits(profile: Profile, job: Job, predictor: Forecaster, first: Sequence[Candidate]) -> Limits:
+def _limits(
+    profile: Profile, job: Job, predictor: Forecaster, first: Sequence[Candidate], packages: Packages
+) -> Limits:
     rows = _forecast(predictor, first, job.recipe.batch_size)
     reference = rows[0]["accuracy"].value
     better = profile.facts.higher_is_better
-    chance = _best_chance(job, predictor, first)
+    trusted = (packages.small, packages.pilots) if packages.several else None
+    chance = _best_chance(job, predictor, [c for c in first if trusted is None or c.mitigation in trusted])
     settled = job.target is not None and (chance is None or chance >= EVEN_CHANCE)
-    worst = None
+    worst, keeping = None, None
     if reference is not None and not settled and job.constraints.min_accuracy is None:
-        worst = reference + (-1 if better else 1) * accuracy_slack(profile, reference)
+        slack = accuracy_slack(profile, reference)
+        worst = reference + (-1 if better else 1) * slack
+        if packages.several:
+            keeping = _keeping(predictor, first[0], slack)
     return Limits(
         job=job,
         hardware=profile.hardware,
@@ -148,7 +162,20 @@ def _limits(profile: Profile, job: Job, predictor: Forecaster, first: Sequence[C
         reach_probability=predictor.reach_probability,
         best_chance=chance,
         smallest_batch=profile.facts.smallest_batch,
+        keeping_probability=keeping,
+        trusted=trusted,
     )
+
+
+def _keeping(predictor: Forecaster, reference: Candidate, slack: float) -> Callable[[Candidate], float | None]:
+    """Return the chance of a larger batch to be hardly worse than the reference; a smaller one is taken as it is."""
+
+    def chance(candidate: Candidate) -> float | None:
+        if candidate.global_batch <= reference.global_batch:
+            return None
+        return predictor.keeping_probability(candidate, reference, slack)
+
+    return chance
 
 
 def _best_chance(job: Job, predictor: Forecaster, grid: Sequence[Candidate]) -> float | None:
@@ -189,11 +216,13 @@ def _done(judged: Sequence[Judged]) -> Event:
 
 
 def _assumptions(
-    predictor: Forecaster, searched: Searched, limits: Limits, profile: Profile, grid: int
+    predictor: Forecaster, searched: Searched, limits: Limits, profile: Profile, looked_at: tuple[int, Packages]
 ) -> tuple[str, ...]:
+    grid, packages = looked_at
     rows = [item.row for item in searched.judged]
     notes = _search_notes(searched, grid) + _limit_notes(limits, profile)
-    notes += method_notes(rows[0].candidate.mitigation)
+    for names in dict.fromkeys(row.candidate.mitigation for row in rows):
+        notes += method_notes(names, packages)
     notes += data_notes(rows, limits.job, profile.facts) + _profile_notes(profile)
     return tuple(dict.fromkeys([*profile.facts.notes, *predictor.assumptions, *notes]))
 
@@ -225,6 +254,11 @@ def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
         notes.append("The memory of the machine is unknown, so no limit was applied.")
     else:
         notes.append(f"A process may fill {words.memory(limit.size_bytes)}: {limit.source}.")
+    if limits.keeping_probability is not None:
+        notes.append(
+            "Above the reference batch that rule has to be kept with the chance of constraints.confidence, with both "
+            "batches forecast by the same draws."
+        )
     if limits.worst_accuracy is not None:
         target = "There is no target" if job.target is None else "No target is within reach"
         notes.append(

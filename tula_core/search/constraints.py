@@ -71,6 +71,12 @@ class Limits:
         The worst accuracy allowed, from the forecast of the reference batch on one process; None where that sets none.
     reach_probability
         Chance of reaching the job's target, by candidate.
+    keeping_probability
+        Chance of an accuracy not worse than the worst allowed beside the reference batch's own, by candidate; None
+        where the value alone decides.
+    trusted
+        The methods that the pilots trained with and those up to the reference batch; a run with others has to reach the
+        target more surely, for what they do is known less well. None trusts all.
     best_chance
         Chance of the target where it is best, None without a target or where nothing is known of it. Below an even
         chance the target rules nothing out: the epochs are the budget, and accuracy is held against the reference.
@@ -87,6 +93,18 @@ class Limits:
     reach_probability: Callable[[Candidate], float | None]
     best_chance: float | None = None
     smallest_batch: int = 1
+    keeping_probability: Callable[[Candidate], float | None] | None = None
+    trusted: tuple[tuple[str, ...], ...] | None = None
+
+    def least_chance(self, candidate: Candidate) -> float:
+        """Return the chance with which a candidate has to reach the target.
+
+        That of a method which was not tried has to be as sure as ``constraints.confidence`` asks, or as the best of
+        those that were: by luck it must not win.
+        """
+        if self.trusted is None or candidate.mitigation in self.trusted:
+            return EVEN_CHANCE
+        return max(EVEN_CHANCE, min(self.job.constraints.confidence, self.best_chance or 0.0))
 
     @property
     def target_in_reach(self) -> bool:
@@ -303,7 +321,7 @@ def _reference_accuracy(row: Row, limits: Limits) -> Violation | None:
         )
     short = (limit - value) if limits.higher_is_better else (value - limit)
     if short <= 0:
-        return None
+        return _kept_by_luck(row, limits)
     side = "below" if limits.higher_is_better else "above"
     text = f"accuracy {value:.4f} is {side} {limit:.4f}, what the reference batch's allows"
     remedy = f"Set constraints.min_accuracy to {math.floor(value * 1000) / 1000:g} to allow it"
@@ -312,12 +330,29 @@ def _reference_accuracy(row: Row, limits: Limits) -> Violation | None:
     return Violation(key="reference_accuracy", excess=short / max(abs(limit), 1e-9), text=text, remedy=remedy)
 
 
+def _kept_by_luck(row: Row, limits: Limits) -> Violation | None:
+    """Return how a row keeps the reference batch's accuracy not surely enough, None where it does."""
+    chance = None if limits.keeping_probability is None else limits.keeping_probability(row.candidate)
+    confidence = limits.job.constraints.confidence
+    if chance is None or chance >= confidence:
+        return None
+    text = (
+        f"the accuracy that the reference batch's allows is kept with a chance of {words.chance(chance)} only, "
+        f"constraints.confidence asks for {words.chance(confidence)}"
+    )
+    remedy = "Set constraints.min_accuracy to replace this rule"
+    if chance >= EVEN_CHANCE:
+        remedy += f", or lower constraints.confidence to {math.floor(chance * 100) / 100:g}"
+    return Violation(key="reference_accuracy", excess=1 - chance / confidence, text=text, remedy=remedy)
+
+
 def _target(row: Row, limits: Limits) -> Violation | None:
     target = limits.job.target
     if not isinstance(target, Target) or not limits.target_in_reach:
         return None
     chance = limits.reach_probability(row.candidate)
-    if chance is None or chance >= EVEN_CHANCE:
+    needed = limits.least_chance(row.candidate)
+    if chance is None or chance >= needed:
         return None
     epochs = limits.job.recipe.epochs
     shown = math.floor(chance * 100) / 100  # never rounded up to the even chance that it misses
@@ -325,4 +360,7 @@ def _target(row: Row, limits: Limits) -> Violation | None:
     expected = row["accuracy"].value
     easier = "" if expected is None else f" or set target.value to {expected:.3g}, which is what is expected"
     remedy = f"Raise recipe.epochs above {epochs}{easier}"
-    return Violation(key="target", excess=(EVEN_CHANCE - chance) / EVEN_CHANCE, text=text, remedy=remedy)
+    if chance >= EVEN_CHANCE:
+        asked = math.ceil(needed * 100) / 100
+        text = f"{text[:-1]}, where its methods, which were not tried, need {asked:.2f})"
+    return Violation(key="target", excess=(needed - chance) / needed, text=text, remedy=remedy)

@@ -38,6 +38,10 @@ class Forecaster(Protocol):
         """Return the chance that the job's target is reached within its epochs; None where it cannot be said."""
         ...
 
+    def keeping_probability(self, candidate: Candidate, reference: Candidate, slack: float, /) -> float | None:
+        """Return the chance that a metric is at most ``slack`` worse than the reference's; None where unknown."""
+        ...
+
     def expected_curve(self, candidate: Candidate, /) -> Sequence[ExpectedPoint] | None:
         """Return the metric expected at the end of each epoch, None where it is unknown."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tula_core.mitigations import MITIGATIONS, step_cost
+from tula_core.mitigations import MITIGATIONS, Packages, step_cost
 from tula_core.records import QUANTITIES, Candidate, Row
 from tula_core.records.candidate import Interval
 from tula_core.search import words
@@ -15,8 +15,16 @@ _ADAPTIVE = "adaptive-batch"
 _STAGED = ("growth", "seesaw")
 
 
-def method_notes(names: Sequence[str]) -> list[str]:
-    """Return what is taken for granted of the methods of a job, a sentence each without a final full stop."""
+def method_notes(names: Sequence[str], packages: Packages | None = None) -> list[str]:
+    """Return what is taken for granted of the methods of a candidate, a sentence each without a final full stop.
+
+    Parameters
+    ----------
+    packages
+        Of the job; None where it named ``names`` itself.
+    """
+    if packages is not None and packages.several:
+        return _chosen_notes(names, packages)
     rules = [name for name in names if MITIGATIONS[name].entry is None]
     staged = [name for name in names if name in _STAGED]
     others = [name for name in names if name not in (*rules, *staged, _ADAPTIVE)]
@@ -37,13 +45,33 @@ def method_notes(names: Sequence[str]) -> list[str]:
             f"beware: {_ADAPTIVE} begins at recipe.batch_size and grows with noise that is not known beforehand: "
             "values are those of the planned batch from the start, and intervals reach to a run that never grows"
         )
-    if (cost := step_cost(names)) != 1.0:
-        costly = words.listed([name for name in names if MITIGATIONS[name].step_cost != 1.0])
+    return notes + _cost_notes(names)
+
+
+def _chosen_notes(names: Sequence[str], packages: Packages) -> list[str]:
+    """Return the same for one of several packages."""
+    untried = [name for name in names if name not in packages.pilots]
+    staged = [name for name in names if name in _STAGED]
+    pilots = words.listed(list(packages.pilots))
+    notes = [f"the pilots trained with {pilots}; what other methods do is forecast relative to that"]
+    if untried:
         notes.append(
-            f"a step's computation is taken to be {cost:.3g} times that of a plain step, as usual with {costly}: it "
-            "was not measured, and the interval is wide"
+            f"no pilot trained with {words.listed(untried)}: the effect on learning is that of other trainings, with "
+            "an interval as wide as they differ"
         )
-    return notes
+    if staged:
+        notes.append(f"the stages of {words.listed(staged)} are part of the forecast")
+    return notes + _cost_notes(names)
+
+
+def _cost_notes(names: Sequence[str]) -> list[str]:
+    if (cost := step_cost(names)) == 1.0:
+        return []
+    costly = words.listed([name for name in names if MITIGATIONS[name].step_cost != 1.0])
+    return [
+        f"a step's computation is taken to be {cost:.3g} times that of a plain step, as usual with {costly}: it "
+        "was not measured, and the interval is wide"
+    ]
 
 
 def forecast_growing(predictor: Forecaster, chosen: Sequence[Candidate], reference_batch: int) -> list[Row]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tula_core.job import Cluster, Job
-from tula_core.mitigations.batches.stages import Course, begun_alone, processes_of, staged
+from tula_core.mitigations import Packages
+from tula_core.mitigations.batches.stages import Course, begun_alone, grows, processes_of, staged
 from tula_core.records import Candidate, Profile
 from tula_core.records.candidate import PRECISION
 from tula_core.search.constraints import memory_limit
@@ -20,7 +21,10 @@ LARGEST_MULTIPLE = 64
 ALL_UP_TO = 8
 """Up to this many nodes, or processes on one node, every number is looked at; above, powers of two and the most."""
 
-Key = tuple[int, int, int, int, int, str, float, int]
+MOST_WITH_EVERY_METHOD = 512
+"""Up to this many candidates every package of methods is looked at, above only the two that are worth most."""
+
+Key = tuple[int, int, int, int, int, str, float, int, tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +41,7 @@ def key(candidate: Candidate) -> Key:
     c = candidate
     shape = (c.nodes, c.processes_per_node, c.global_batch, c.accumulation, c.local_batch)
     idle_first = c.processes - processes_of(c.stages[0]) if c.stages else 0
-    return (*shape, c.precision or "", c.power_limit_w or 0.0, idle_first)
+    return (*shape, c.precision or "", c.power_limit_w or 0.0, idle_first, c.mitigation)
 
 
 def reference_key(candidates: Iterable[Candidate], batch: int) -> Key:
@@ -50,36 +54,51 @@ def reference_key(candidates: Iterable[Candidate], batch: int) -> Key:
     return min(key(c) for c in alone)
 
 
-def candidates(profile: Profile, job: Job, predictor: Forecaster, mitigation: tuple[str, ...]) -> tuple[Candidate, ...]:
+def candidates(
+    profile: Profile, job: Job, predictor: Forecaster, mitigation: tuple[str, ...] | Packages
+) -> tuple[Candidate, ...]:
     """Return every candidate of a job, in the order of the table, none twice.
 
     The reference batch on one process is always among them, and so is whatever was measured within the cluster, also
     where it breaks a limit: then the plan says which. Each precision of ``job.precisions`` brings its own; each comes
-    without a power limit, and with each of those that the cluster's accelerators may be given. Where a method grows
-    the batch on a schedule, each is the end of its stages, once on its own processes from the beginning and once on
-    one process as long as that takes the batch.
+    without a power limit, and with each of those that the cluster's accelerators may be given. Above the reference
+    batch each comes once for each package of methods. Where a method grows the batch on a schedule, each is the end of
+    its stages, once on its own processes from the beginning and once on one process as long as that takes the batch.
     """
     course = Course(recipe=job.recipe, train_samples=profile.facts.train_samples, options=job.mitigation_options)
     names: tuple[str | None, ...] = (None, *job.other_precisions)
-    made = (
+    bare = [
         Candidate(
             nodes=nodes,
             processes_per_node=processes,
             local_batch=local,
             accumulation=parts,
-            mitigation=mitigation,
             options={} if name is None else {PRECISION: name},
             power_limit_w=limit,
         )
         for name in names
         for nodes, processes, local, parts in _shapes(profile, job, _cap_of(profile, job, predictor, name))
         for limit in (None, *power_limits(profile, job.cluster))
-    )
+    ]
+    packages = mitigation if isinstance(mitigation, Packages) else Packages.alone(mitigation)
+    if len(bare) * len(packages.large) > MOST_WITH_EVERY_METHOD:
+        packages = packages.first(2)
     # Batches that a schedule never comes to end at one that it does, which may be there already.
-    grown = [staged(candidate, course) for candidate in made]
+    grown = [
+        candidate
+        for found in bare
+        for candidate in (staged(made, course) for made in _with_methods(found, packages, job.recipe.batch_size))
+        if not packages.several or candidate.stages is not None or not grows(candidate.mitigation)
+    ]
     alone = (begun_alone(candidate, course) for candidate in grown)
     distinct = {key(candidate): candidate for candidate in (*grown, *alone) if candidate is not None}
     return tuple(distinct[place] for place in sorted(distinct))
+
+
+def _with_methods(candidate: Candidate, packages: Packages, reference_batch: int) -> list[Candidate]:
+    """Return a candidate once for each package at its batch."""
+    lists = packages.large if candidate.global_batch > reference_batch else (packages.small,)
+    return [replace(candidate, mitigation=names) for names in lists]
 
 
 def _shapes(profile: Profile, job: Job, cap: Callable[[int, int], int | None]) -> set[tuple[int, int, int, int]]:

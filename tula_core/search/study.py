@@ -17,6 +17,7 @@ from tula_core.progress import Event, Listener
 from tula_core.records import Candidate
 from tula_core.search.constraints import LIMIT_KEYS, Judged
 from tula_core.search.journal import replace_study
+from tula_core.search.places import Places
 from tula_core.search.space import Key, key
 
 SMALL_GRID = 512
@@ -106,28 +107,28 @@ def write_journal(study: optuna.Study, path: Path, listener: Listener) -> None:
 
 def _every_point(task: Task) -> Searched:
     judged = task.evaluate(task.grid)
-    places = _by_layout(task.grid)
+    places = Places(task.grid)
     study = _new_study(task, BruteForceSampler(seed=task.seed))
 
     def objective(trial: optuna.Trial) -> tuple[float, float]:
-        members = places[trial.suggest_categorical("layout", list(places))]
+        members = places.suggest(trial)
+        if not members:
+            raise optuna.TrialPruned
         item = judged[members[trial.suggest_int("batch_option", 0, len(members) - 1)]]
         _annotate(trial, item)
         return _values(item, task.expense)
 
-    study.optimize(objective, n_trials=len(task.grid), timeout=task.time_limit_s, catch=(_UnrankableError,))
+    count = len(task.grid) + places.empty
+    study.optimize(objective, n_trials=count, timeout=task.time_limit_s, catch=(_UnrankableError,))
     # The forecasts were made in one call up front, so the table is complete even where the study is not.
     return Searched(judged=tuple(judged), cut_short=False, study=study)
 
 
 def _genetic(task: Task) -> Searched:
-    places = _by_layout(task.grid)
-    index_of = {key(candidate): index for index, candidate in enumerate(task.grid)}
-    longest = max(len(members) for members in places.values())
+    places = Places(task.grid)
     study = _new_study(task, NSGAIISampler(population_size=POPULATION, seed=task.seed))
     for candidate in task.first:
-        layout = _layout(candidate)
-        study.enqueue_trial({"layout": layout, "batch_option": places[layout].index(index_of[key(candidate)])})
+        study.enqueue_trial(places.parameters(candidate))
     seen: dict[Key, Judged] = {}
     started = time.monotonic()
     trials, cut_short = 0, False
@@ -135,8 +136,9 @@ def _genetic(task: Task) -> Searched:
         asked = [study.ask() for _ in range(POPULATION)]
         indices = []
         for trial in asked:
-            members = places[trial.suggest_categorical("layout", list(places))]
-            option = trial.suggest_int("batch_option", 0, longest - 1)
+            # Where a layout has no candidate with the methods, any of its candidates takes their place.
+            members = places.suggest(trial) or places.of_layout(trial.params["layout"])
+            option = trial.suggest_int("batch_option", 0, places.longest - 1)
             indices.append(members[min(option, len(members) - 1)])
         fresh = [task.grid[index] for index in dict.fromkeys(indices) if key(task.grid[index]) not in seen]
         seen |= {key(item.row.candidate): item for item in task.evaluate(fresh)}
@@ -155,22 +157,12 @@ def _new_study(task: Task, sampler: optuna.samplers.BaseSampler) -> optuna.Study
     return study
 
 
-def _layout(candidate: Candidate) -> str:
-    return f"{candidate.nodes}x{candidate.processes_per_node}"
-
-
-def _by_layout(grid: Sequence[Candidate]) -> dict[str, list[int]]:
-    places: dict[str, list[int]] = {}
-    for index, candidate in enumerate(grid):
-        places.setdefault(_layout(candidate), []).append(index)
-    return places
-
-
 def _annotate(trial: optuna.Trial, item: Judged) -> None:
     c = item.row.candidate
     trial.set_user_attr("local_batch", c.local_batch)
     trial.set_user_attr("accumulation", c.accumulation)
     trial.set_user_attr("global_batch", c.global_batch)
+    trial.set_user_attr("mitigation", list(c.mitigation))
     if c.precision is not None:
         trial.set_user_attr("precision", c.precision)
     if c.power_limit_w is not None:

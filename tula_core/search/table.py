@@ -39,9 +39,8 @@ def _spread(front: Sequence[int], most: int) -> list[int]:
 
 def _neighbours(table: Sequence[Row], centres: Sequence[int]) -> Iterator[int]:
     for centre in centres:
-        kind = (*_layout(table[centre]), table[centre].candidate.precision)
         for side in (range(centre - 1, -1, -1), range(centre + 1, len(table))):
-            alike = (i for i in side if (*_layout(table[i]), table[i].candidate.precision) == kind)
+            alike = (i for i in side if _kind(table[i]) == _kind(table[centre]))
             yield from itertools.islice(alike, 1)
 
 
@@ -52,6 +51,11 @@ def _fastest_of_layouts(table: Sequence[Row]) -> list[int]:
         if row.feasible and time is not None:
             fastest[_layout(row)] = min(fastest.get(_layout(row), (time, index)), (time, index))
     return [index for _, index in sorted(fastest.values())]
+
+
+def _kind(row: Row) -> tuple[object, ...]:
+    c = row.candidate
+    return (*_layout(row), c.precision, c.mitigation[:1])  # a rule of the rate with its warm-up or without
 
 
 def _layout(row: Row) -> tuple[int, int]:

@@ -298,11 +298,20 @@ def test_an_effect_that_is_not_known_well_widens_the_forecast(name):
 def test_effects_of_several_methods_multiply_and_unknown_methods_have_none():
     known = {"a": MitigationEffect(log_gap=0.1, log_gap_sd=0.3), "b": MitigationEffect(log_gap=0.2, log_gap_sd=0.4)}
     rows = Effects.of([("a", "b"), ("c",), ()], known).rows
-    assert rows[0].tolist() == pytest.approx([0.0, 0.0, 0.0, 0.0, 0.3, 0.5])
-    assert not rows[1:].any()
+    assert rows[0].tolist() == pytest.approx([0.0, 0.0, 0.0, 0.0, 0.3, 0.5, 1.0])
+    assert not rows[1:, :6].any() and (rows[1:, 6] == 1.0).all()
 
 
-@pytest.mark.parametrize("numbers", [{"log_gap": math.nan}, {"log_work_sd": -0.1}, {"log_critical": math.inf}])
+def test_a_rate_that_rises_more_slowly_is_as_steep_as_that_of_a_smaller_batch():
+    known = {"half": MitigationEffect(rate_power=0.5), "held": MitigationEffect(rate_power=0.0)}
+    batches = np.array([16.0, 64.0, 1024.0, 1024.0, 1024.0])
+    effects = Effects.of([("half",), ("half",), ("half",), ("held",), ()], known)
+    assert effects.as_steep(batches, 64.0).tolist() == pytest.approx([16.0, 64.0, 256.0, 64.0, 1024.0])
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"log_gap": math.nan}, {"log_work_sd": -0.1}, {"log_critical": math.inf}, {"rate_power": -1.0}]
+)
 def test_an_impossible_effect_is_refused_by_name(numbers):
     with pytest.raises(InputError, match=next(iter(numbers))):
         MitigationEffect(**numbers)

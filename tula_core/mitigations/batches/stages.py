@@ -36,6 +36,11 @@ class Course:
         return self.recipe.epochs * self.train_samples
 
 
+def grows(names: Sequence[str]) -> bool:
+    """Return whether methods grow the batch on a schedule, so that a run goes through stages."""
+    return "growth" in names or "seesaw" in names
+
+
 def planned_stages(names: Sequence[str], candidate: Candidate, course: Course) -> tuple[Stage, ...] | None:
     """Return the stages of a run that ends at a candidate's layout; None where its batch does not change.
 

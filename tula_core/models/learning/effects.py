@@ -14,17 +14,18 @@ Array = NDArray[np.float64]
 
 NONE = np.array(MitigationEffect().values())
 """The row of a forecast without any effect."""
+_FACTORS = 6  # columns of ln of factors and their sd, before the power of the rate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effects:
-    """Rows in the order of `MitigationEffect`'s fields, shape (n, 6)."""
+    """Rows in the order of `MitigationEffect`'s fields, shape (n, 7)."""
 
     rows: Array
 
     @classmethod
     def of(cls, methods: Sequence[Sequence[str]], known: Mapping[str, MitigationEffect]) -> Effects:
-        """Return the effects of each list of methods: factors multiply, their errors are independent.
+        """Return the effects of each list of methods: factors and powers multiply, errors are independent.
 
         A method of which nothing is known is taken to act as it did in the pilots, which is no effect.
         """
@@ -32,8 +33,9 @@ class Effects:
         for row, names in zip(rows, methods, strict=True):
             each = np.array([known[name].values() for name in names if name in known])
             if len(each):
-                row[0::2] = each[:, 0::2].sum(axis=0)
-                row[1::2] = np.sqrt((each[:, 1::2] ** 2).sum(axis=0))
+                row[0:_FACTORS:2] = each[:, 0:_FACTORS:2].sum(axis=0)
+                row[1:_FACTORS:2] = np.sqrt((each[:, 1:_FACTORS:2] ** 2).sum(axis=0))
+                row[_FACTORS] = each[:, _FACTORS].prod()
         return cls(rows=rows)
 
     def drawn(self, normal: Array) -> tuple[Array, Array, Array]:
@@ -46,6 +48,12 @@ class Effects:
         """
         critical, work, gap = (self.rows[:, 2 * i] + normal[:, i : i + 1] * self.rows[:, 2 * i + 1] for i in range(3))
         return critical, work, gap
+
+    def as_steep(self, batches: Array, reference: float) -> Array:
+        """Return B0 (B/B0)^power above B0: where the pilots' rule has the rate that each batch is trained with."""
+        power = self.rows[:, _FACTORS]
+        moved = (batches > reference) & (power != 1.0)
+        return np.where(moved, reference * (batches / reference) ** power, batches)
 
 
 def distinct(batches: Array, effects: Effects | None) -> tuple[Array, Effects | None, NDArray[np.intp]]:

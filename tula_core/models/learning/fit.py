@@ -82,6 +82,7 @@ class LearningModel:
     seen_samples: float  # most samples that a pilot saw
     seen_batches: tuple[float, float]
     unstable_batch: float | None  # the smallest whose pilot was not stable, beyond ``seen_batches``
+    reference_batch: float
     sampling_sd: float  # relative standard error of a late evaluation of a run
 
     @property
@@ -188,7 +189,8 @@ class LearningModel:
         epochs = _evaluations(cap_epochs)
         normal = standard_draws(DRAWS, 15, seed=1)
         curve = self.curve(self.posterior.draws(normal[:, _FITTED]))
-        raised, more_work, more_gap = (effects or Effects.of([()] * len(batches), {})).drawn(normal[:, 12:15])
+        acting = effects or Effects.of([()] * len(batches), {})
+        raised, more_work, more_gap = acting.drawn(normal[:, 12:15])
         progress = annealing(schedule, epochs / cap_epochs)
         work = log_handicap(batches, curve.critical_batch, curve.sharpness, curve.growth, raised)
         return _Drawn(
@@ -197,7 +199,7 @@ class LearningModel:
             run=normal[:, 5:6] * self._run_sd() + more_gap,
             path=self._path(curve, normal[:, 6:7], epochs * float(train_samples), progress),
             work=work + more_work + normal[:, 11:12] * self._misfit_sd(batches),
-            lost=self._lost(batches, normal[:, 7:9]),
+            lost=self._lost(acting.as_steep(batches, self.reference_batch), normal[:, 7:9]),
         )
 
     def _learnt(self, drawn: _Drawn, first: NDArray[np.intp], reducible: Array) -> Learning:
@@ -231,7 +233,7 @@ class LearningModel:
         return np.asarray(prior.misfit_sd * np.sqrt(1.0 - np.exp(-2.0 * away / prior.misfit_length)))
 
     def _lost(self, batches: Array, normal: Array) -> Array:
-        """Return what instability adds to ln(reducible gap), shape (draws, n).
+        """Return what instability adds to ln(reducible gap), shape (draws, n), at batches trained by the pilots' rule.
 
         A run is lost with a chance that rises with the square of ln(batch), from none at the largest stable pilot to
         all at twice the first unstable one; where no pilot was unstable, by a little for each octave. It ends anywhere
@@ -291,6 +293,7 @@ def fit_learning(profile: Profile, *, reference_batch: int) -> LearningModel | N
         seen_samples=float(points.samples.max()),
         seen_batches=(float(points.batch.min()), float(points.batch.max())),
         unstable_batch=unstable_batch,
+        reference_batch=float(reference_batch),
         sampling_sd=float(scale.evaluation_sd(points.gap.min(), np.array(float(profile.facts.eval_samples)))),
     )
 
