@@ -59,6 +59,14 @@ def test_the_best_of_the_other_methods_is_taken_and_then_the_next() -> None:
     assert found == [LARS, GROWTH, PLAIN]
 
 
+def test_the_rule_of_the_rate_at_the_reference_batch_is_no_method() -> None:
+    reference = row(2, job().recipe.batch_size, METHODS, 90.0)
+    plan = plan_of(CHOSEN, reference)
+    assert next_best(plan, CHOSEN, [CHOSEN.candidate]) == reference
+    assert next_best(plan, reference, [CHOSEN.candidate, reference.candidate]) is None
+    assert next_best(plan_of(CHOSEN, PLAIN), reference, [CHOSEN.candidate, reference.candidate]) is None
+
+
 @pytest.mark.parametrize("objective", ["knee", "cost", {"time": 0.5, "cost": 0.5}])
 def test_it_is_the_best_by_the_objective_of_the_job(objective: object) -> None:
     cheap = row(1, 64, (), 40.0, price=1.0)

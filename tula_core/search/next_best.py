@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tula_core.job import Job
+from tula_core.mitigations import MITIGATIONS
 from tula_core.records import Candidate, Plan, Row
 from tula_core.search.constraints import Judged
 from tula_core.search.objective import decide
@@ -15,15 +16,16 @@ _NEEDED = ("step_time_s", "time_to_train_s", "node_hours")
 def next_best(plan: Plan, row: Row, tried: Sequence[Candidate]) -> Row | None:
     """Return the best row of the plan's table by its job's objective, None where none is left.
 
-    Those are looked at that are feasible, have other methods than every candidate in ``tried``, need no more nodes and
-    processes than ``row``, and share its precision and power limit: nothing else has to be set up for them.
+    Those are looked at that are feasible, train with other methods than every candidate in ``tried``, need no more
+    nodes and processes than ``row``, and share its precision and power limit: nothing else has to be set up for them.
     """
-    methods = {frozenset(candidate.mitigation) for candidate in tried}
+    reference = plan.job.recipe.batch_size
+    methods = {_acting(candidate, reference) for candidate in tried}
     needed = _needed(plan.job)
     left = [
         other
         for other in plan.table
-        if frozenset(other.candidate.mitigation) not in methods and _fits(other, row) and _known(other, needed)
+        if _acting(other.candidate, reference) not in methods and _fits(other, row) and _known(other, needed)
     ]
     if not left:
         return None
@@ -35,6 +37,12 @@ def next_best(plan: Plan, row: Row, tried: Sequence[Candidate]) -> Row | None:
         bool(plan.facts.get("higher_is_better", True)),
     )
     return None if decision.choice is None else left[decision.choice]
+
+
+def _acting(candidate: Candidate, reference_batch: int) -> frozenset[str]:
+    """Return the methods that do something: up to the reference batch a rule of the rate is no mitigation."""
+    plain = candidate.global_batch <= reference_batch
+    return frozenset(name for name in candidate.mitigation if not plain or MITIGATIONS[name].entry is not None)
 
 
 def _needed(job: Job) -> tuple[str, ...]:
