@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tula_core.search.api import make_plan
-    from tula_core.search.next_best import next_best
+    from tula_core.search.other_methods import next_best
     from tula_core.search.table import display_rows
     from tula_core.search.what_if import Elsewhere, answer_what_if
 
 _HOMES = {
     "make_plan": "tula_core.search.api",
     "display_rows": "tula_core.search.table",
-    "next_best": "tula_core.search.next_best",
+    "next_best": "tula_core.search.other_methods",
     "Elsewhere": "tula_core.search.what_if",
     "answer_what_if": "tula_core.search.what_if",
 }

@@ -6,7 +6,7 @@ import pytest
 from search_fakes import around, job
 
 from tula_core.records import Candidate, Plan, PlanProbe, Row
-from tula_core.search.next_best import next_best
+from tula_core.search.other_methods import next_best
 
 METHODS = ("linear-lr", "warmup")
 
