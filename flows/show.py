@@ -226,6 +226,7 @@ def _endings(outcome: Outcome) -> list[str]:
         lines.append(f"The run is {outcome.status}: {outcome.failure or 'no cause is known'}")
     if outcome.target_reached is not None:
         lines.append(f"The target was {'reached' if outcome.target_reached else 'not reached'}.")
+    lines += [f"The methods were a wrong guess and were changed: {change.words()}" for change in outcome.method_changes]
     if outcome.learning_rate_reductions:
         times = _count(outcome.learning_rate_reductions, "time")
         lines.append(f"Training diverged and was begun again with a lower rate {times}.")

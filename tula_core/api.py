@@ -168,6 +168,7 @@ def _next_attempt(
     folder: RunFolder, plan: Plan, row: Row, *, resume: bool, listener: Listener
 ) -> tuple[Outcome, BaseException | None]:
     """Train once more, unless the run was trained to its end: whoever hands out work may hand it out twice."""
+    from tula_core.search import next_best
     from tula_core.training.run import Attempt
 
     done = folder.outcome
@@ -182,6 +183,7 @@ def _next_attempt(
         number=folder.attempts + 1,
         folder=folder.path,
         resume=resume and (folder.path / "checkpoint.pt").exists(),
+        next_best=next_best,
     )
     attempt.task_folder.mkdir(parents=True)
     return _attempt(attempt, listener)

@@ -39,6 +39,13 @@ def test_p60_the_rest_counts_the_evaluations_to_come() -> None:
     assert [remaining.after(step, 100.0) for step in (10, 20, 30, 100)][-1] == pytest.approx(9.0 + 9 * 5.0)
 
 
+def test_p60_the_rest_counts_the_starts_of_processes_to_come() -> None:
+    remaining = Remaining(total_samples=1000, epoch_samples=1000, takeovers=(50, 200, 500))
+    remaining.started(7.0)
+    said = [remaining.after(step, 100.0) for step in (10, 20, 30, 100, 200, 500)]
+    assert said[3:] == pytest.approx([9.0 + 2 * 7.0, 8.0 + 7.0, 5.0])
+
+
 def test_p60_one_pause_of_the_machine_does_not_rule_the_estimate() -> None:
     remaining = Remaining(total_samples=1000, epoch_samples=1000)
     speeds = (1.0, 100.0, 100.0, 0.001, 100.0, 100.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tula_core.history import adopt, retrain
 from tula_core.history.evidence import gather
 from tula_core.history.retrain import shrunk_bias, spread
-from tula_core.records import Correction, Corrections, Outcome
+from tula_core.records import Correction, Corrections, MethodChange, Outcome
 from tula_core.records.corrections import BUILTIN
 from tula_core.tracking import champion, corrections_of
 
@@ -188,3 +188,25 @@ def test_runs_in_another_precision_teach_nothing_of_the_recipes():
     alone, mixed = (gather(outcomes, lambda label: BUILTIN) for outcomes in (own, [*own, *others]))
     assert mixed.log_ratios == alone.log_ratios
     assert (alone.apart, mixed.apart) == (0, len(others))
+
+
+def test_runs_that_changed_their_methods_are_credited_to_none_of_them() -> None:
+    own = make_history(1.3, 1.3, 1.3)
+    change = MethodChange(
+        samples=0,
+        epochs=0.0,
+        seen_at_samples=100,
+        dropped=("linear-lr",),
+        taken=(),
+        dropped_batch=512,
+        taken_batch=64,
+        cause="diverged",
+        because="the loss diverged",
+    )
+    others = [
+        replace(outcome, job_id=f"{outcome.job_id}-changed", method_changes=(change,))
+        for outcome in make_history(9.0, 9.0, 9.0)
+    ]
+    alone, mixed = (gather(outcomes, lambda label: BUILTIN) for outcomes in (own, [*own, *others]))
+    assert mixed.log_ratios == alone.log_ratios
+    assert (alone.changed, mixed.changed) == (0, len(others))

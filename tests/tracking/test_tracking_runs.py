@@ -13,7 +13,7 @@ import pytest
 from tracking_factories import make_outcome, make_plan, make_row
 
 from tula_core.errors import InputError
-from tula_core.records import Plan, from_json
+from tula_core.records import MethodChange, Plan, from_json
 from tula_core.tracking import Tracker, flush, keys, spool, store
 
 
@@ -65,6 +65,32 @@ def test_a_whole_job_is_one_parent_with_its_children(home: Path) -> None:
     assert parent.info.end_time == 1772359200000
     history = store.client().get_metric_history(train.info.run_id, "train_loss")
     assert sorted((point.step, point.value) for point in history) == [(64, 2.0), (128, 1.5)]
+
+
+def test_a_change_of_method_is_a_tag_of_the_job_and_of_its_training(home: Path) -> None:
+    tracker, plan = make_tracker(), make_plan()
+    tracker.start(plan, plan.table[0], 1)
+    change = MethodChange(
+        samples=2000,
+        epochs=2.0,
+        seen_at_samples=3000,
+        dropped=("linear-lr", "warmup"),
+        taken=(),
+        dropped_batch=512,
+        taken_batch=64,
+        cause="below forecast",
+        because="accuracy was 0.5 after epoch 3, forecast 0.8 (0.7 to 0.9)",
+    )
+    tracker.finish(make_outcome(method_changes=(change,)))
+    tags = [by_role()[role][0].data.tags[keys.METHOD_CHANGES] for role in ("job", "train")]
+    assert (
+        tags
+        == [
+            "from 2,000 samples on no method at global batch 64 instead of linear-lr + warmup at global batch 512: "
+            "accuracy was 0.5 after epoch 3, forecast 0.8 (0.7 to 0.9)"
+        ]
+        * 2
+    )
 
 
 def test_artifacts_hold_the_plan_the_table_and_the_outcome(home: Path, tmp_path: Path) -> None:

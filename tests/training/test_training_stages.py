@@ -69,6 +69,7 @@ def test_one_world_goes_through_all_its_stages(tmp_path: Path) -> None:
         "the global batch is 16 from 200 samples on",
         "the global batch is 32 from 406 samples on",
     ]
+    assert outcome.stages == GROWN
     assert not part_folder(attempt_folder(tmp_path, 1), 2).exists()
 
 
@@ -81,6 +82,7 @@ def test_processes_are_started_anew_where_their_number_changes(tmp_path: Path) -
     assert outcome.actual["steps"] == 10 + 8 + 7 + 3 + 7
     assert [point.samples for point in outcome.curve] == [203, 406, 609]
     assert any("goes on after 315 samples with 1 x 2 processes" in event.message for event in said)
+    assert outcome.stages == (*WIDENED[:2], stage(315, 2, 16))  # as they were, not as they were planned
     parts = [part_folder(attempt_folder(tmp_path, 1), number) for number in (1, 2)]
     configs = [json.loads((part / "config.json").read_text()) for part in parts]
     assert [config["processes_per_node"] for config in configs] == [1, 2]
@@ -139,6 +141,7 @@ def test_a_run_killed_in_either_world_resumes_to_the_same_weights(tmp_path: Path
     resumed, error = train(plan, folder, number=2, resume=True)
     assert error is None and resumed.status == "FINISHED"
     assert resumed.actual["steps"] == undisturbed.actual["steps"]
+    assert resumed.stages == undisturbed.stages and len(resumed.stages) == 2
     assert [point.metric for point in resumed.curve] == [point.metric for point in undisturbed.curve]
     expected, got = weights(tmp_path / "undisturbed"), weights(folder)
     for name, tensor in expected["network"].items():

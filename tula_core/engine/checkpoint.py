@@ -56,6 +56,7 @@ def state_of(trainee: Trainee, progress: dict[str, Any]) -> dict[str, Any]:
         "format": _FORMAT,
         "network": trainee.network.state_dict(),
         "optimizer": trainee.optimizer.state_dict(),
+        "optimizer_kind": type(trainee.optimizer).__qualname__,
         "scaler": trainee.scaler.state_dict() if trainee.scaler is not None else None,
         "progress": progress,
     }
@@ -80,6 +81,50 @@ def load_checkpoint(trainee: Trainee, path: Path) -> dict[str, Any]:
         ) from error
     progress: dict[str, Any] = state["progress"]
     return progress
+
+
+def peek_progress(path: Path) -> dict[str, Any]:
+    """Return the ``progress`` of a checkpoint; raises `InputError` where the file cannot be read."""
+    try:
+        progress: dict[str, Any] = torch.load(path, map_location="cpu", mmap=True, weights_only=True)["progress"]
+    except Exception as error:
+        raise InputError(
+            f"resume: {str(path)!r} is not a checkpoint of this run ({type(error).__name__}: {error}). "
+            "Start the run anew without --resume."
+        ) from error
+    return {"method": 0, **progress}
+
+
+def take_over(trainee: Trainee, path: Path) -> dict[str, Any]:
+    """Restore the weights that other methods have trained, and return their ``progress``.
+
+    The optimizer's state is kept where the optimizer is of the same kind and holds the same parameters in the same
+    groups; the state of the methods is let go.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read or belongs to another network.
+    """
+    try:
+        state = torch.load(path, map_location=trainee.device, weights_only=True)
+        trainee.network.load_state_dict(state["network"])
+        if state.get("optimizer_kind") == type(trainee.optimizer).__qualname__ and _same_groups(trainee, state):
+            trainee.optimizer.load_state_dict(state["optimizer"])
+        if trainee.scaler is not None and state["scaler"] is not None:
+            trainee.scaler.load_state_dict(state["scaler"])
+    except Exception as error:
+        raise InputError(
+            f"resume: {str(path)!r} is not a checkpoint of this run ({type(error).__name__}: {error}). "
+            "Start the run anew without --resume."
+        ) from error
+    progress: dict[str, Any] = state["progress"]
+    return progress
+
+
+def _same_groups(trainee: Trainee, state: dict[str, Any]) -> bool:
+    mine, theirs = trainee.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"]
+    return [group["params"] for group in mine] == [group["params"] for group in theirs]
 
 
 def restore(trainee: Trainee, state: dict[str, Any]) -> None:

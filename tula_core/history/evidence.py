@@ -26,6 +26,7 @@ class Evidence:
     unattributed: int  # made by a version whose corrections cannot be had
     elsewhere: int = 0  # on other hardware than the plan's
     apart: int = 0  # trained in another precision than the recipe's
+    changed: int = 0  # their methods proved wrong and others took over
 
     @property
     def jobs(self) -> list[str]:
@@ -45,16 +46,20 @@ def gather(outcomes: Iterable[Outcome], lookup: Lookup) -> Evidence:
     whose training time was forecast from a corrected step time or number of epochs alone, since that cannot be undone.
     A run on other hardware than its plan's gives none for what depends on the hardware. Runs in another precision than
     their recipe's are counted apart: what their forecasts missed is first of all the ratio of the precisions, and must
-    not move the forecasts of other jobs.
+    not move the forecasts of other jobs. Runs that changed their methods are counted apart, too: what one method
+    reached and took says nothing of the other's forecast.
     """
     found: dict[str, dict[str, list[float]]] = {name: {} for name in QUANTITIES}
-    used = failed = unattributed = elsewhere = apart = 0
+    used = failed = unattributed = elsewhere = apart = changed = 0
     for outcome in sorted(outcomes, key=lambda one: one.job_id):  # so that sums do not depend on the order given
         if outcome.status != "FINISHED":
             failed += 1
             continue
         if outcome.precision is not None:
             apart += 1
+            continue
+        if outcome.method_changes:
+            changed += 1
             continue
         version = lookup(outcome.predictor)
         if version is None:
@@ -74,6 +79,7 @@ def gather(outcomes: Iterable[Outcome], lookup: Lookup) -> Evidence:
         unattributed=unattributed,
         elsewhere=elsewhere,
         apart=apart,
+        changed=changed,
     )
 
 

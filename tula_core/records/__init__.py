@@ -8,7 +8,7 @@ from tula_core.records.candidate import QUANTITIES, Candidate, ExpectedPoint, In
 from tula_core.records.codec import from_json, load, save, to_json
 from tula_core.records.corrections import Correction, Corrections
 from tula_core.records.mitigation import MitigationEffect
-from tula_core.records.outcome import CurvePoint, Outcome
+from tula_core.records.outcome import CurvePoint, MethodChange, Outcome
 from tula_core.records.plan import Plan, PlanProbe
 from tula_core.records.power import PowerUse
 from tula_core.records.profile import (
@@ -45,6 +45,7 @@ __all__ = [
     "HostMemory",
     "Interval",
     "MemoryUse",
+    "MethodChange",
     "MitigationEffect",
     "Outcome",
     "Pilot",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tula_core.records.candidate import QUANTITIES
+from tula_core.records.candidate import QUANTITIES, Stage
 from tula_core.records.codec import Reading
 
 HARDWARE_BOUND = frozenset({"step_time_s", "time_to_train_s", "node_hours", "cost_usd", "energy_j", "memory_bytes"})
@@ -27,10 +27,59 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MethodChange:
+    """A method that training dropped for another, because it diverged or its curve fell below what was forecast.
+
+    Attributes
+    ----------
+    samples, epochs
+        Where training went on from: the last weights that were still good.
+    seen_at_samples
+        Where the cause was seen, not before ``samples``.
+    dropped, taken
+        The methods before and after; empty for none.
+    dropped_batch, taken_batch
+        Their global batches.
+    cause
+        ``diverged`` or ``below forecast``.
+    because
+        What was seen beside what was forecast, in words.
+    """
+
+    samples: int
+    epochs: float
+    seen_at_samples: int
+    dropped: tuple[str, ...]
+    taken: tuple[str, ...]
+    dropped_batch: int
+    taken_batch: int
+    cause: Literal["diverged", "below forecast"]
+    because: str
+
+    def words(self) -> str:
+        """Return the change in one line."""
+        before = f"{method_words(self.dropped)} at global batch {self.dropped_batch}"
+        after = f"{method_words(self.taken)} at global batch {self.taken_batch}"
+        return f"from {self.samples:,} samples on {after} instead of {before}: {self.because}"
+
+
+def method_words(names: tuple[str, ...]) -> str:
+    """Return methods in words.
+
+    >>> method_words(("linear-lr", "warmup")), method_words(())
+    ('linear-lr + warmup', 'no method')
+    """
+    return " + ".join(names) or "no method"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
     """One logical run, all its attempts together.
 
-    ``hardware`` is where it ran. ``predicted`` and ``actual`` hold the same names (`QUANTITIES`); None where unknown.
+    Layout and ``mitigation`` are those in force at the end; ``method_changes`` tells which ran before, ``stages`` every
+    layout that trained, by the samples from which it did. Of a run that changed its method the forecast of what it
+    spends stands beside what was spent; no row forecast the rest. ``hardware`` is where it ran. ``predicted`` and
+    ``actual`` hold the same names (`QUANTITIES`); None where unknown.
     ``actual`` times and costs count every attempt, also those that failed.
     """
 
@@ -64,6 +113,8 @@ class Outcome:
     planned_hardware: str | None = None  # the plan's, where the run was on another than that
     precision: str | None = None  # where it was another than the recipe's
     energy_source: str | None = None  # the meters behind actual energy, in words
+    method_changes: tuple[MethodChange, ...] = ()
+    stages: tuple[Stage, ...] = ()
 
     def judges(self, quantity: str) -> bool:
         """Return whether the actual value judges the forecast: not where that was made for another machine."""

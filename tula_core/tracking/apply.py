@@ -275,6 +275,8 @@ def _outcome_tags(outcome: Outcome) -> dict[str, str]:
     tags = {"tula.learning_rate_reductions": str(outcome.learning_rate_reductions)}
     if outcome.failure is not None:
         tags[keys.FAILURE] = outcome.failure
+    if outcome.method_changes:
+        tags[keys.METHOD_CHANGES] = "; ".join(change.words() for change in outcome.method_changes)
     if outcome.planned_hardware is not None:
         tags[keys.PLANNED_HARDWARE] = outcome.planned_hardware
     if outcome.target_reached is not None:

@@ -20,6 +20,7 @@ FAILURE = "tula.failure"
 INFEASIBLE = "tula.infeasible"
 TARGET_REACHED = "tula.target_reached"
 CHANGED = "tula.changed"  # parameters that a later attempt ran with, where they differ from the first one's
+METHOD_CHANGES = "tula.method_changes"  # methods that were dropped in training, each with what took over and why
 PARENT = "mlflow.parentRunId"  # MLflow's own name: its pages draw the tree from it
 RECORDED_AT = "tula/recorded_at_s"  # when the store got an outcome, which may be long after the run ended
 

@@ -55,17 +55,23 @@ def planned_layout(folder: Path) -> tuple[Any, ...] | None:
         return attempt_layout(folder)
 
 
-def launched_from(run_folder: Path, attempts: int) -> int:
+def launched_from(run_folder: Path, attempts: int, method: int = 0) -> int:
     """Return the samples from which the last part that was launched in the first ``attempts`` attempts was to train.
 
     A part is launched only when the one before has left its checkpoint, so that a run has seen that many at least.
+
+    Parameters
+    ----------
+    method
+        How often the methods had been changed: only parts of those in force count, 0 where none says otherwise.
     """
     found = 0
     for number in range(1, attempts + 1):
         for part in parts_of(attempt_folder(run_folder, number)):
             try:
                 config = json.loads((part / "config.json").read_text(encoding="utf-8"))
-                found = max(found, int(config["payload"]["stages"][0]["from_samples"]))
+                if config["payload"].get("method", 0) == method:
+                    found = max(found, int(config["payload"]["stages"][0]["from_samples"]))
             except (OSError, ValueError, KeyError, TypeError, IndexError):
                 continue
     return found

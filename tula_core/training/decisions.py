@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 FILE_NAME = "decisions.jsonl"
 
@@ -29,6 +30,14 @@ class DecisionLog:
             return
         self._latest = dict(decided)
         self._waiting.append(json.dumps({"samples": samples, **self._latest}))
+
+    def note(self, samples: int, told: Mapping[str, Any]) -> None:
+        """Write something beside what is decided at each step, once: a change of method, say."""
+        line = json.dumps({"samples": samples, **told})
+        if self._path is None or (self._path.exists() and line in self._path.read_text(encoding="utf-8").splitlines()):
+            return
+        self._waiting.append(line)
+        self.flush()
 
     def flush(self) -> None:
         """Append the waiting lines to the file."""

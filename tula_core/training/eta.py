@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 from tula_core.training.weighted import weighted_median
 
@@ -30,11 +31,15 @@ class Remaining:
     ----------
     total_samples, epoch_samples
         Training samples of the run and of one epoch, which ends with an evaluation.
+    takeovers
+        The samples at which other processes take over, which have to be started first.
     """
 
-    def __init__(self, total_samples: int, epoch_samples: int) -> None:
+    def __init__(self, total_samples: int, epoch_samples: int, takeovers: Sequence[int] = ()) -> None:
         self._total = total_samples
         self._epoch = epoch_samples
+        self._takeovers = tuple(takeovers)
+        self._start_s = 0.0
         self._speeds: deque[tuple[float, float]] = deque(maxlen=_MOST)
         self._samples: int | None = None
         self._evaluation_s = 0.0
@@ -42,6 +47,10 @@ class Remaining:
     def evaluated(self, seconds: float) -> None:
         """Take what an evaluation took."""
         self._evaluation_s = seconds
+
+    def started(self, seconds: float) -> None:
+        """Take what the start of processes took, from their launch until they were ready."""
+        self._start_s = seconds
 
     def after(self, samples: int, samples_per_s: float) -> float | None:
         """Take a window's speed and return the seconds left after ``samples``; None while it is too early to say.
@@ -56,4 +65,7 @@ class Remaining:
             return None
         left = max(0, self._total - samples)
         steps_s = seconds_left(samples, left, weighted_median(self._speeds))
-        return None if steps_s is None else steps_s + math.ceil(left / self._epoch) * self._evaluation_s
+        if steps_s is None:
+            return None
+        starts = sum(samples < takeover for takeover in self._takeovers)
+        return steps_s + math.ceil(left / self._epoch) * self._evaluation_s + starts * self._start_s

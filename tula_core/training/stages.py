@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tula_core.engine.batches import Layout
+from tula_core.engine.context import WorkerContext
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,3 +56,14 @@ def layout_for(global_batch: int, processes: int, most_local: int) -> Layout:
     own = max(1, -(-global_batch // processes))
     accumulation = -(-own // most_local)
     return Layout(processes=processes, local_batch=-(-own // accumulation), accumulation=accumulation)
+
+
+def stage_of(context: WorkerContext, layout: Layout, from_samples: int) -> dict[str, int]:
+    """Return a layout that trains from some samples on as the fields of a `Stage`."""
+    return {
+        "from_samples": from_samples,
+        "nodes": context.nodes,
+        "processes_per_node": context.processes_per_node,
+        "local_batch": layout.local_batch,
+        "accumulation": layout.accumulation,
+    }

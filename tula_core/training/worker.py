@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 
 from tula_core.engine.assemble import Trainee, assemble
 from tula_core.engine.batches import BatchStream, Layout, Step, size_of
-from tula_core.engine.checkpoint import load_checkpoint, save_checkpoint
+from tula_core.engine.checkpoint import load_checkpoint, peek_progress, save_checkpoint, take_over
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
 from tula_core.engine.hardware import inspect_hardware
@@ -25,40 +23,24 @@ from tula_core.engine.method_needs import fitted_options
 from tula_core.engine.moments import StepMoments
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
 from tula_core.engine.power.windows import RunMeter, plain
-from tula_core.errors import DivergedError, RunError, StoppedError
+from tula_core.errors import DivergedError, StoppedError
 from tula_core.job import Job, Target
 from tula_core.mitigations import make
-from tula_core.mitigations.method import Setting
 from tula_core.mitigations.rates.plan import LearningRate
 from tula_core.records import CurvePoint
 from tula_core.seeding import derive_seed, fold
 from tula_core.training.decisions import FILE_NAME, DecisionLog
-from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict
+from tula_core.training.fallback.watch import Watch, drop_good, fall_report, keep_good, plain_number
+from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict, is_ruined
 from tula_core.training.metering import check_power_limit
 from tula_core.training.same_data import require_same_data
-from tula_core.training.stages import LayoutPlan, layout_for
+from tula_core.training.setting import setting_of
+from tula_core.training.sole_writer import sole_writer
+from tula_core.training.stages import LayoutPlan, layout_for, stage_of
+from tula_core.training.state import Progress
 from tula_core.training.step_times import StepTimes
 from tula_core.workloads import Workload
 from tula_core.workloads.load import load_workload
-
-_LOCK_WAIT_S = 30.0
-
-
-@dataclass(slots=True)
-class Progress:
-    """Where a run is; all of it is in the checkpoint, as plain values."""
-
-    samples: int = 0
-    skipped_samples: int = 0  # of steps whose scaled gradients overflowed; the schedule does not move for them
-    steps: int = 0
-    reductions: int = 0
-    initial_loss: float | None = None
-    train_loss: float = 0.0
-    elapsed_s: float = 0.0
-    target_reached: bool = False
-    batch: int | None = None  # global batch that a method has chosen
-    measured_steps: int = 0
-    curve: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Run:
@@ -78,7 +60,7 @@ class Run:
         self.until = min(self.total_samples, payload.get("until_samples") or self.total_samples)
         names = payload["mitigation"]
         options = fitted_options(names, self.job.mitigation_options, self.workload)
-        setting = self._setting(payload.get("global_batch"))
+        setting = setting_of(self.job, context, self.most, self.samples, payload.get("global_batch"))
         self.methods = make(names, setting, options)
         self.trainee: Trainee = assemble(self.workload, recipe, context, seed=self.job.seed, methods=self.methods)
         self.moments = StepMoments(self.trainee) if self.methods.need_moments else None
@@ -92,6 +74,16 @@ class Run:
         decisions = self.checkpoint.with_name(FILE_NAME) if context.rank == 0 else None
         self.decisions = DecisionLog(decisions)
         self.progress = Progress()
+        self.watch = Watch.of(
+            payload,
+            higher_is_better=self.workload.metric.higher_is_better,
+            warmup_epochs=self.rate.warmup_samples / self.samples,
+            epochs=recipe.epochs,
+            most_reductions=MOST_REDUCTIONS,
+        )
+        self.given_up: dict[str, Any] | None = None
+        self.method = int(payload.get("method", 0))
+        self.taken_over: dict[str, Any] = payload.get("taken_over") or {}
         self.times = StepTimes()
         self.eval_batch = evaluation_batch(payload["local_batch"], first_input_values(self.workload))
         self.guard = Guard(context, None)
@@ -100,19 +92,6 @@ class Run:
         self._metered_from = self.meter.mark()
         self._step_rate = self.rate.peak
         self._attempt_began = self._step_began = time.perf_counter()
-
-    def _setting(self, planned_batch: int | None) -> Setting:
-        return Setting(
-            recipe=self.job.recipe,
-            processes=self.context.processes,
-            rank=self.context.rank,
-            local_batch=self.most.local_batch,
-            accumulation=self.most.accumulation,
-            train_samples=self.samples,
-            total_samples=self.total_samples,
-            seed=self.job.seed,
-            planned_batch=planned_batch,
-        )
 
     def _layout_plan(self, names: Sequence[str], stages: Sequence[Mapping[str, Any]] | None) -> LayoutPlan:
         """Return the layouts of the run: the plan's stages, or one, the reference batch where a method grows it."""
@@ -140,10 +119,11 @@ class Run:
     def begin(self, resume: bool) -> None:
         """Take up the checkpoint, or write the one that a divergence in the first steps goes back to."""
         if resume and self.checkpoint.exists():
-            self._go_back()
+            self._take_up()
             self.context.emit("resumed", **asdict(self.progress))
         else:
             self._save()
+            self._keep_good()
         settle_buckets(self.trainee)
         self._attempt_began = time.perf_counter() - self.progress.elapsed_s
         reset_peak(self.context.device)
@@ -158,8 +138,25 @@ class Run:
             limit_warning=self.limit_warning,
         )
 
+    def _take_up(self) -> None:
+        """Go on from the checkpoint; one of the methods before gives its weights to those in force."""
+        if peek_progress(self.checkpoint)["method"] == self.method:
+            self._go_back()
+            self._link_good()  # a kill may have come between the two
+            self._hold()
+            return
+        progress = take_over(self.trainee, Path(self.taken_over["checkpoint"]))
+        self.progress = Progress(**progress)
+        self.progress.begin_methods(self.method)
+        self.context.barrier()  # until every process has read what is now written anew
+        self.decisions.cut(self.progress.samples)
+        self.decisions.note(self.progress.samples, self.taken_over["note"])
+        self._save()
+        if self.context.rank == 0:
+            drop_good(self.checkpoint)
+
     def go(self) -> dict[str, Any]:
-        """Train to the target, the last epoch or where other processes take over; return the result of rank 0."""
+        """Train to the target, the last epoch or where others take over; return the result of rank 0."""
         self._step_began = time.perf_counter()
         while not self._finished:
             self.guard = Guard(self.context, self.progress.initial_loss)
@@ -168,9 +165,11 @@ class Run:
             for step in self.stream.from_samples(self.progress.samples):
                 if not self._take(step) or self._finished or self.progress.samples >= end or self._grows(step):
                     break
-        self._save()
+        if self.given_up is None or self.methods.at_rest:
+            self._save()
         return {
             **asdict(self.progress),
+            "given_up": self.given_up,
             "learning_rate": self.rate.peak,
             "step_time_s": self.times.mean_s,
             "energy": self._energy(),
@@ -182,6 +181,9 @@ class Run:
         if self.progress.batch is not None:
             self.plan = LayoutPlan.single(self._layout_for(self.progress.batch))
         layout = self.plan.at(self.progress.samples)
+        stage = stage_of(self.context, layout, self.progress.samples)
+        if self.progress.enter(stage):
+            self.context.emit("layout", **stage)
         if layout == self.layout:
             return
         self.layout, self.stream = layout, self._stream(layout)
@@ -200,7 +202,7 @@ class Run:
 
     @property
     def _finished(self) -> bool:
-        return self.progress.target_reached or self.progress.samples >= self.until
+        return self.given_up is not None or self.progress.target_reached or self.progress.samples >= self.until
 
     def _take(self, step: Step) -> bool:
         """Take one step and what follows from it; False when the run went back to a checkpoint."""
@@ -235,7 +237,8 @@ class Run:
         self.times.add(time.perf_counter() - began)
 
     def _obey(self, verdict: Verdict, step: Step) -> bool:
-        if not verdict.diverged and (step.ends_epoch or verdict.stop or verdict.checkpoint_due) and self._ruined():
+        looks_on = step.ends_epoch or verdict.stop or verdict.checkpoint_due
+        if not verdict.diverged and looks_on and is_ruined(self.trainee):
             # The last update did it, so no loss shows it yet; such weights are neither to be judged nor kept.
             verdict = replace(verdict, diverged=True, loss=math.nan)
         if verdict.diverged:
@@ -258,10 +261,6 @@ class Run:
         if verdict.checkpoint_due and self.methods.at_rest and not self._finished:
             self._save()
         return True
-
-    def _ruined(self) -> bool:
-        finite = torch.stack([weights.detach().isfinite().all() for weights in self.trainee.network.parameters()])
-        return self.context.all_reduce_max([0.0 if bool(finite.all()) else 1.0])[0] > 0
 
     def _report(self, verdict: Verdict) -> None:
         self.context.emit(
@@ -300,6 +299,29 @@ class Run:
             higher = self.workload.metric.higher_is_better
             self.progress.target_reached = result.metric >= target.value if higher else result.metric <= target.value
         self.context.emit("evaluation", seconds=result.seconds, **asdict(point))
+        self._hold()
+        if not self._finished and self.watch.is_good(self.progress.curve):
+            self._keep_good()
+
+    def _hold(self) -> None:
+        """Hold the evaluations against what was expected of them; the methods are given up where others are left."""
+        fall = self.watch.fall(self.progress)
+        if fall is not None and self.watch.gives_up:
+            self.given_up = fall_report(fall, self.progress.samples)
+        elif fall is not None and fall.index == len(self.progress.curve) - 1:
+            self.context.emit("fell", **fall_report(fall, self.progress.samples))
+
+    def _keep_good(self) -> None:
+        """Keep these weights to go on from, should the methods prove wrong."""
+        if self.watch.keeps_good and self.methods.at_rest:
+            self.progress.good_samples = self.progress.samples
+            self._save()
+            self._link_good()
+
+    def _link_good(self) -> None:
+        current = self.progress.good_samples == self.progress.samples
+        if self.watch.keeps_good and current and self.context.rank == 0:
+            keep_good(self.checkpoint)
 
     def _statistics_batches(self) -> Iterator[tuple[Any, Any]]:
         """Yield training batches on the device, always the same ones, for statistics of averaged weights."""
@@ -313,12 +335,20 @@ class Run:
         """Go back to the last checkpoint with a lower rate, and say so."""
         diverged_at, old = self.progress.samples, self.rate.peak
         reductions = self.progress.reductions + 1
-        if reductions > MOST_REDUCTIONS:
+        if reductions > self.watch.most_reductions and not self.watch.gives_up:
             raise DivergedError(
                 f"training: the loss became {verdict.loss:.3g} after {diverged_at} samples, at a learning rate of "
                 f"{old:.3g} after {MOST_REDUCTIONS} reductions. Lower recipe.learning_rate or check the data."
             )
         self._go_back()
+        if reductions > self.watch.most_reductions:
+            self.given_up = {
+                "cause": "diverged",
+                "loss": plain_number(verdict.loss),
+                "samples": diverged_at,
+                "rate": old,
+            }
+            return
         while self.progress.reductions < reductions:
             self.progress.reductions += 1
             self.rate = self.rate.reduced(REDUCTION)
@@ -353,34 +383,10 @@ def run_in_worker(context: WorkerContext, payload: dict[str, Any]) -> dict[str, 
     (path), ``resume``, ``train_samples`` and ``sample_shape`` (of the plan; the shape may be None); where the layout
     changes on the way also ``stages`` (each with ``from_samples``, ``local_batch``, ``accumulation``),
     ``until_samples`` (where other processes take over, None for the end) and ``global_batch`` (of the last stage).
+    Where the methods are watched ``expected`` (entries of epochs, low, value, high) and ``gives_up``; where others were
+    dropped for them ``method`` (how often that was) and ``taken_over`` (``checkpoint``, ``note``).
     """
-    with _sole_writer(context, Path(payload["checkpoint"])):
+    with sole_writer(context, Path(payload["checkpoint"])):
         run = Run(context, payload)
         run.begin(payload["resume"])
         return run.go()
-
-
-@contextlib.contextmanager
-def _sole_writer(context: WorkerContext, checkpoint: Path) -> Iterator[None]:
-    """Hold the checkpoint's lock on rank 0; all processes go on when it is held.
-
-    Workers whose parent was killed still write a last checkpoint: a resumed run waits for them, and two attempts at
-    one run never train side by side.
-    """
-    lock = FileLock(checkpoint.with_suffix(".lock"))
-    held = 1.0
-    if context.rank == 0:
-        try:
-            lock.acquire(timeout=_LOCK_WAIT_S)
-        except Timeout:
-            held = 0.0
-    try:
-        if not context.broadcast(held):
-            raise RunError(
-                f"training: another process still trains into {str(checkpoint.parent)!r} after {_LOCK_WAIT_S:.0f} s. "
-                "Wait for it or end it, then resume."
-            )
-        yield
-    finally:
-        if context.rank == 0:
-            lock.release()
