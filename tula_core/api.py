@@ -72,7 +72,7 @@ def plan(job: Job, *, profile: Profile | None = None, reprofile: bool = False, l
         resolved, measured, cached = profiling.complete(job, profile), profile, True
     listener(Event(stage="fit", message="fitting the models", fraction=0.0))
     methods = mitigations.resolve(resolved)
-    cost = mitigations.step_cost(methods)
+    cost = mitigations.step_cost(methods, resolved.mitigation_options)
     fitted = predictor.fit(measured, resolved, tracking.champion(), step_cost=cost)
     listener(Event(stage="fit", message="fitting the models", fraction=1.0))
     made = search.make_plan(

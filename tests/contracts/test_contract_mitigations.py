@@ -21,6 +21,7 @@ SHORT: dict[str, dict[str, float]] = {
     "ghost-batch-norm": {"group": 3},
     "schedule-free": {"rate_factor": 1.0},
     "swa": {"begins": 0.3},
+    "batch-augmentation": {"copies": 3.0, "mirror": 1.0},
 }
 NEUTRAL: dict[str, dict[str, float]] = {
     "sam": {"rho": 0.0},
@@ -29,6 +30,7 @@ NEUTRAL: dict[str, dict[str, float]] = {
     "growth": {"until": 0.0},
     "rank-noise": {"small_batch": 1e9},
     "progressive-resolution": {"smallest": 1.0},
+    "batch-augmentation": {"copies": 1.0, "shift": 0.0},
     "post-local-sgd": {"begins": 0.99},
     "swa": {"begins": 0.99},
     "ema": {"keep": 0.0},

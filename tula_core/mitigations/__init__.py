@@ -27,6 +27,7 @@ __all__ = [
     "MITIGATIONS",
     "Bounds",
     "MitigationCard",
+    "Options",
     "check_options",
     "check_together",
     "complete",
@@ -109,6 +110,11 @@ def check_options(names: Sequence[str], options: Options) -> None:
                     f"mitigation_options.{method}.{name}: {value:g} is out of bounds, {bounds.meaning} is from "
                     f"{bounds.low:g} to {bounds.high:g}. The default is {bounds.default:g}."
                 )
+            if name == MITIGATIONS[method].repeated_by and value != int(value):
+                raise InputError(
+                    f"mitigation_options.{method}.{name}: {value:g} is not a whole number, {bounds.meaning} is one. "
+                    f"The default is {bounds.default:g}."
+                )
         _check_rising(method, options)
 
 
@@ -133,9 +139,14 @@ def complete(names: Sequence[str], given: Options) -> dict[str, dict[str, float]
     return {name: options_of(name, given) for name in names}
 
 
-def step_cost(names: Sequence[str]) -> float:
+def step_cost(names: Sequence[str], given: Options) -> float:
     """Return the computation of a step with these methods over that of a plain one, the product of their cards'."""
-    return math.prod(MITIGATIONS[name].step_cost for name in names)
+    return math.prod(_step_cost(name, given) for name in names)
+
+
+def _step_cost(name: str, given: Options) -> float:
+    card = MITIGATIONS[name]
+    return card.step_cost * (1.0 if card.repeated_by is None else options_of(name, given)[card.repeated_by])
 
 
 def make(names: Sequence[str], setting: Setting, given: Options) -> Methods:

@@ -35,14 +35,16 @@ class MitigationCard:
         Its hyperparameters.
     step_cost
         Time of a step over that of a plain one; 1 where it costs nothing that shows.
+    repeated_by
+        Option that says how often the computation of a step is repeated, None where it is done once.
     excludes
         Methods it makes no sense with, each with the reason.
     optimizers
         Recipe optimizers it is meant for, empty for all.
     rising
         Options whose values have to rise in this order.
-    needs_batch_norm, needs_classes
-        Whether it does something only to batch norm, only to class labels.
+    needs_batch_norm, needs_classes, needs_images
+        Whether it does something only to batch norm, only to class labels, only to images with a label each.
     """
 
     summary: str
@@ -51,8 +53,10 @@ class MitigationCard:
     entry: str | None = None
     options: Mapping[str, Bounds] = field(default_factory=dict)
     step_cost: float = 1.0
+    repeated_by: str | None = None
     excludes: Mapping[str, str] = field(default_factory=dict)
     optimizers: frozenset[str] = frozenset()
     rising: tuple[str, ...] = ()
     needs_batch_norm: bool = False
     needs_classes: bool = False
+    needs_images: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ class Methods:
     def __init__(self, methods: Sequence[tuple[str, Method]] = ()) -> None:
         self.named = tuple(methods)
         every = [method for _, method in methods]
+        self.copies = math.prod(method.copies for method in every)
+        self.augmenting = [m for m in every if overrides(m, "augment")]
         self.preparing = [m for m in every if overrides(m, "prepare")]
         self.weighting = [m for m in every if overrides(m, "loss_weights")]
         self.perturbing = [m for m in every if m.second_pass]
@@ -86,6 +89,12 @@ class Methods:
         for method in self._rating:
             planned = method.rate(planned, samples_seen)
         return planned
+
+    def augment(self, inputs: Any, first: int, copy: int) -> Any:
+        """Return one copy of a micro-batch's inputs as all methods want it."""
+        for method in self.augmenting:
+            inputs = method.augment(inputs, first, copy)
+        return inputs
 
     def prepare(self, inputs: Any, targets: Any, seed: int) -> tuple[Any, Any]:
         """Return inputs and targets as all methods want them."""

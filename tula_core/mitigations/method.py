@@ -4,9 +4,10 @@ A method is a pure function and a thin hook: the equation stands in a function o
 the little state it needs. The loop calls, in this order:
 
 1. ``network`` and ``optimizer`` once, before the data-parallel wrapper is put around the network;
-2. at each step ``clock`` and ``rate``, then for each micro-batch ``prepare`` and ``loss_weights``; after the backward
-   passes ``perturb`` and, with a second pass, ``unperturb``; then ``observe`` where moments were measured;
-   after an update that was made ``after_step``. A step that mixed precision skips moves nothing;
+2. at each step ``clock`` and ``rate``, then ``loss_weights``, and for each micro-batch, as often as ``copies`` says,
+   ``augment`` and ``prepare``; after the backward passes ``perturb`` and, with a second pass, ``unperturb``; then
+   ``observe`` where moments were measured; after an update that was made ``after_step``. A step that mixed precision
+   skips moves nothing;
 3. ``heard`` whenever the processes agree on the mean training loss;
 4. ``evaluating`` around each evaluation;
 5. ``state`` and ``restore`` with each checkpoint.
@@ -134,6 +135,15 @@ class Method:
     def rate(self, planned: float, samples_seen: int) -> float:
         """Return the learning rate of the next step, given the planned one."""
         return planned
+
+    @property
+    def copies(self) -> int:
+        """How often each micro-batch is passed through the network; its gradient is the mean over these copies."""
+        return 1
+
+    def augment(self, inputs: Any, first: int, copy: int) -> Any:
+        """Return one copy of a micro-batch's inputs; ``first`` is the place of its first sample in the whole run."""
+        return inputs
 
     def prepare(self, inputs: Any, targets: Any, seed: int) -> tuple[Any, Any]:
         """Return the inputs and targets of a micro-batch; ``seed`` is that of the step on this process."""

@@ -14,6 +14,8 @@ _INVARIANT = "its steps do not depend on the size of the gradient, so a gain fro
 _LOCAL = "processes that step on their own have no common gradient to measure"
 _MIXES = "it mixes or softens the labels that this method takes as class numbers"
 
+_COPIES = "copies of an image are no samples of their own, and it measures the noise between samples"
+
 
 def _without(names: str, reason: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), reason)
@@ -319,6 +321,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             options={"alpha": Bounds(default=0.2, low=0.001, high=10.0, meaning="of the mixture"), "classes": _CLASSES},
             excludes=_excluding("mixup", ("cutmix conadv", _MIXES)),
             needs_classes=True,
+            needs_images=True,
         ),
     ),
     (
@@ -331,6 +334,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             options={"alpha": Bounds(default=1.0, low=0.001, high=10.0, meaning="of the areas"), "classes": _CLASSES},
             excludes=_excluding("cutmix", ("mixup conadv", _MIXES)),
             needs_classes=True,
+            needs_images=True,
         ),
     ),
     (
@@ -347,6 +351,23 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
         ),
     ),
     (
+        "batch-augmentation",
+        MitigationCard(
+            summary="each image counts several times in a step, cropped and mirrored anew",
+            source="Hoffer et al. 2020, arXiv 1901.09335",
+            place="inputs",
+            entry="tula_core.mitigations.inputs.augmentation:BatchAugmentation",
+            options={
+                "copies": Bounds(default=2, low=1, high=64, meaning="times that each image is passed in a step"),
+                "shift": Bounds(default=0.125, low=0.0, high=0.5, meaning="share of a side that a crop may be off"),
+                "mirror": Bounds(default=0, low=0, high=1, meaning="1 mirrors by chance; wrong for digits and letters"),
+            },
+            repeated_by="copies",
+            excludes=_excluding("batch-augmentation", ("adascale adaptive-batch", _COPIES)),
+            needs_images=True,
+        ),
+    ),
+    (
         "progressive-resolution",
         MitigationCard(
             summary="the first part of the run sees smaller images",
@@ -358,6 +379,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
                 "full_from": Bounds(default=0.7, low=0.01, high=1.0, meaning="share of the run from which it is full"),
             },
             step_cost=0.9,
+            needs_images=True,
         ),
     ),
 )

@@ -191,7 +191,7 @@ def _assumptions(
 ) -> tuple[str, ...]:
     rows = [item.row for item in searched.judged]
     notes = _search_notes(searched, grid) + _limit_notes(limits, profile)
-    notes += method_notes(rows[0].candidate.mitigation)
+    notes += method_notes(rows[0].candidate.mitigation, limits.job.mitigation_options)
     notes += data_notes(rows, limits.job, profile.facts) + _profile_notes(profile)
     return tuple(dict.fromkeys([*profile.facts.notes, *predictor.assumptions, *notes]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tula_core.mitigations import MITIGATIONS, step_cost
+from tula_core.mitigations import MITIGATIONS, Options, step_cost
 from tula_core.records import QUANTITIES, Candidate, Row
 from tula_core.records.candidate import Interval
 from tula_core.search import words
@@ -15,7 +15,7 @@ _ADAPTIVE = "adaptive-batch"
 _STAGED = ("growth", "seesaw")
 
 
-def method_notes(names: Sequence[str]) -> list[str]:
+def method_notes(names: Sequence[str], options: Options) -> list[str]:
     """Return what is taken for granted of the methods of a job, a sentence each without a final full stop."""
     rules = [name for name in names if MITIGATIONS[name].entry is None]
     staged = [name for name in names if name in _STAGED]
@@ -37,8 +37,8 @@ def method_notes(names: Sequence[str]) -> list[str]:
             f"beware: {_ADAPTIVE} begins at recipe.batch_size and grows with noise that is not known beforehand: "
             "values are those of the planned batch from the start, and intervals reach to a run that never grows"
         )
-    if (cost := step_cost(names)) != 1.0:
-        costly = words.listed([name for name in names if MITIGATIONS[name].step_cost != 1.0])
+    if (cost := step_cost(names, options)) != 1.0:
+        costly = words.listed([name for name in names if step_cost([name], options) != 1.0])
         notes.append(
             f"a step's computation is taken to be {cost:.3g} times that of a plain step, as usual with {costly}: it "
             "was not measured, and the interval is wide"
