@@ -22,6 +22,7 @@ SHORT: dict[str, dict[str, float]] = {
     "schedule-free": {"rate_factor": 1.0},
     "swa": {"begins": 0.3},
     "batch-augmentation": {"copies": 3.0, "mirror": 1.0},
+    "dual-batch": {"extra": 1.2, "fixed_samples": 2.0},
 }
 NEUTRAL: dict[str, dict[str, float]] = {
     "sam": {"rho": 0.0},
@@ -31,6 +32,7 @@ NEUTRAL: dict[str, dict[str, float]] = {
     "rank-noise": {"small_batch": 1e9},
     "progressive-resolution": {"smallest": 1.0},
     "batch-augmentation": {"copies": 1.0, "shift": 0.0},
+    "dual-batch": {"extra": 1.0},
     "post-local-sgd": {"begins": 0.99},
     "swa": {"begins": 0.99},
     "ema": {"keep": 0.0},

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from tula_core.engine.shares import Layout, micro_batch_sizes, split, step_sizes, window_sizes
+from tula_core.engine.shares import Layout, micro_batch_sizes, own_samples, split, step_sizes, window_sizes
 from tula_core.errors import InputError
 from tula_core.seeding import derive_seed, fold
 
@@ -245,7 +245,7 @@ class BatchStream:
     def _share(self, size: int) -> list[tuple[int, int]]:
         """Return where this process's micro-batches begin and end in a step of ``size`` samples."""
         counts = micro_batch_sizes(size, self._layout, self._rank)
-        ends = np.cumsum([sum(split(size, self._layout.processes)[: self._rank]), *counts]).tolist()
+        ends = np.cumsum([sum(own_samples(size, self._layout)[: self._rank]), *counts]).tolist()
         return list(itertools.pairwise(ends))
 
     def _load(self, picks: Iterator[Pick]) -> Iterator[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -85,7 +85,9 @@ def run_step(
     """
     _set_learning_rate(trainee.optimizer, learning_rate)
     trainee.optimizer.zero_grad(set_to_none=True)
-    if trainee.methods.perturbing:
+    if trainee.methods.alone:
+        total = _alone(trainee, step, seeds)
+    elif trainee.methods.perturbing:
         total = _twice(trainee, step, seeds, moments, communicate)
     else:
         total = _backward(trainee, step, seeds, moments, communicate)
@@ -151,6 +153,37 @@ def _twice(trainee: Trainee, step: Step, seeds: StepSeeds, moments: StepMoments 
         _backward(trainee, step, seeds, moments, communicate)
     method.unperturb(trainee.network)
     return total
+
+
+def _alone(trainee: Trainee, step: Step, seeds: StepSeeds) -> Tensor:
+    """Make this process's own updates of a step, but for the last of them; return its summed loss.
+
+    Each is of the mean loss over its own samples. Nothing is sent: the method brings the weights together afterwards.
+    """
+    (method,) = trainee.methods.alone
+    method.begin_alone(trainee.network)
+    total: Tensor | float = 0.0
+    for number, part in enumerate(method.updates(step.sizes)):
+        if number > 0:
+            trainee.optimizer.step()
+            method.after_alone(trainee.network)
+            trainee.optimizer.zero_grad(set_to_none=True)
+        own = replace(seeds, own=fold(seeds.own, number) if number else seeds.own)
+        total = _backward(trainee, _part(step, part, trainee.context.processes), own, None, False) + total
+    assert isinstance(total, Tensor)
+    return total
+
+
+def _part(step: Step, part: range, processes: int) -> Step:
+    """Return some micro-batches of a step, as if all processes had as many samples."""
+    sizes = tuple(step.sizes[index] for index in part)
+    return replace(
+        step,
+        micro_batches=[step.micro_batches[index] for index in part],
+        sizes=sizes,
+        starts=tuple(step.starts[index] for index in part),
+        global_samples=processes * sum(sizes),
+    )
 
 
 def settle_buckets(trainee: Trainee) -> None:

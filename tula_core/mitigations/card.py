@@ -11,12 +11,13 @@ Place = Literal["learning rate", "batch size", "optimizer", "normalization", "av
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
-    """The default of a hyperparameter and the values that make sense."""
+    """The default of a hyperparameter and the values that make sense, whole numbers only where ``whole``."""
 
     default: float
     low: float
     high: float
     meaning: str
+    whole: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,8 +36,10 @@ class MitigationCard:
         Its hyperparameters.
     step_cost
         Time of a step over that of a plain one; 1 where it costs nothing that shows.
-    repeated_by
-        Option that says how often the computation of a step is repeated, None where it is done once.
+    cost_option
+        Option that the time of a step is multiplied by beside, None for none.
+    least_processes, precisions
+        Processes that it needs at least; precisions that it can train in, empty for all.
     excludes
         Methods it makes no sense with, each with the reason.
     optimizers
@@ -53,7 +56,9 @@ class MitigationCard:
     entry: str | None = None
     options: Mapping[str, Bounds] = field(default_factory=dict)
     step_cost: float = 1.0
-    repeated_by: str | None = None
+    cost_option: str | None = None
+    least_processes: int = 1
+    precisions: frozenset[str] = frozenset()
     excludes: Mapping[str, str] = field(default_factory=dict)
     optimizers: frozenset[str] = frozenset()
     rising: tuple[str, ...] = ()

@@ -102,6 +102,8 @@ class Method:
     """Whether `observe` is to be called; measuring costs one pass over the gradient."""
     second_pass: ClassVar[bool] = False
     """Whether the gradient is taken again after `perturb`."""
+    steps_alone: ClassVar[bool] = False
+    """Whether each process makes updates of its own within a step, which `after_step` brings together."""
     own_state: ClassVar[bool] = False
     """Whether each process has a state of its own; then a checkpoint holds all of them."""
 
@@ -127,6 +129,21 @@ class Method:
     def next_batch(self, current: int) -> int:
         """Return the global batch to go on with; asked where an epoch ends."""
         return current
+
+    @property
+    def shares(self) -> Sequence[tuple[float, int]] | None:
+        """The weight of each process among a step's samples and the samples in each of its updates; None for equal."""
+        return None
+
+    def updates(self, sizes: Sequence[int]) -> Sequence[range]:
+        """Return which micro-batches make up each update of this process; called where ``steps_alone``."""
+        return [range(len(sizes))]
+
+    def begin_alone(self, network: nn.Module) -> None:
+        """Prepare for the updates of one step; called where ``steps_alone``."""
+
+    def after_alone(self, network: nn.Module) -> None:
+        """Follow each update of this process but the last of the step; called where ``steps_alone``."""
 
     def clock(self, samples_seen: float) -> float:
         """Return the position of the learning-rate schedule, in samples."""

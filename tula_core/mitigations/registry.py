@@ -170,6 +170,37 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
         ),
     ),
     (
+        "dual-batch",
+        MitigationCard(
+            summary="some processes take several updates on small batches in the time of one on a large batch",
+            source="Lu et al. 2025, arXiv 2509.26092",
+            place="batch size",
+            entry="tula_core.mitigations.batches.rounds:DualBatchRounds",
+            options={
+                "small_share": Bounds(
+                    default=0.5, low=0.25, high=0.75, meaning="share of processes with small batches"
+                ),
+                "extra": Bounds(default=1.05, low=1.0, high=1.2, meaning="time of an epoch over that of a plain one"),
+                "fixed_samples": Bounds(
+                    default=30, low=1, high=1e5, meaning="samples that take as long as the fixed part of a step"
+                ),
+            },
+            step_cost=1.05,
+            cost_option="extra",
+            least_processes=2,
+            precisions=frozenset({"fp32", "bf16"}),
+            excludes=_excluding(
+                "dual-batch",
+                (_GROWING, _BATCH),
+                (_RULES + " adascale", "its small batches train at the recipe's rate, which is not theirs once scaled"),
+                ("post-local-sgd sam", "it makes updates of its own within a step too"),
+                ("lars lamb schedule-free", "it brings together momenta as plain SGD makes them"),
+                ("rank-noise", "it weighs the micro-batches of all processes as parts of one gradient"),
+            ),
+            optimizers=frozenset({"sgd"}),
+        ),
+    ),
+    (
         "lars",
         MitigationCard(
             summary="SGD whose update of each layer is a fixed share of its weights",
@@ -358,11 +389,11 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             place="inputs",
             entry="tula_core.mitigations.inputs.augmentation:BatchAugmentation",
             options={
-                "copies": Bounds(default=2, low=1, high=64, meaning="times that each image is passed in a step"),
+                "copies": Bounds(default=2, low=1, high=64, meaning="times each image is passed in a step", whole=True),
                 "shift": Bounds(default=0.125, low=0.0, high=0.5, meaning="share of a side that a crop may be off"),
                 "mirror": Bounds(default=0, low=0, high=1, meaning="1 mirrors by chance; wrong for digits and letters"),
             },
-            repeated_by="copies",
+            cost_option="copies",
             excludes=_excluding("batch-augmentation", ("adascale adaptive-batch", _COPIES)),
             needs_images=True,
         ),
