@@ -65,3 +65,17 @@ class MitigationCard:
     needs_batch_norm: bool = False
     needs_classes: bool = False
     needs_images: bool = False
+
+
+def excluding(own: str, *groups: tuple[str, str]) -> dict[str, str]:
+    """Return the reason why a method does not go with others, by their names; itself is left out.
+
+    Parameters
+    ----------
+    groups
+        Pairs of names, with spaces between, and the reason of them all.
+
+    >>> excluding("a", ("a b", "too bright"), ("c", "too dark"))
+    {'b': 'too bright', 'c': 'too dark'}
+    """
+    return {name: reason for names, reason in groups for name in names.split() if name != own}
