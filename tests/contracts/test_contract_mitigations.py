@@ -91,6 +91,15 @@ def test_a_method_is_deterministic_resumes_exactly_and_its_processes_agree(
     assert found["agree"], "the processes hold different weights"
 
 
+def test_methods_that_share_a_step_go_together(tmp_path: Path) -> None:
+    """An average of the weights, asked for first, takes those that the processes have brought together."""
+    together = "ema+dual-batch+batch-augmentation+progressive-resolution"
+    options = {**SHORT, "progressive-resolution": {"cycles": 2.0}}
+    found = run(tmp_path, 2, [together], options, local_batch=6)[together]
+    assert found["samples"] == 3 * 51 and found["agree"] and found["decided"] > 0
+    assert found["again"] == found["digest"] == found["resumed"]
+
+
 def test_methods_with_decisions_put_them_on_record(walked: dict[tuple[int, int], dict[str, Any]]) -> None:
     for name in ("adascale", "autowu", "progressive-resolution"):
         assert walked[1, 1][name]["decided"] > 0, name

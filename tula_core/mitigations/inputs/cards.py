@@ -82,13 +82,16 @@ INPUTS: tuple[tuple[str, MitigationCard], ...] = (
     (
         "progressive-resolution",
         MitigationCard(
-            summary="the first part of the run sees smaller images",
+            summary="the first part of the run, or of each of its cycles, sees smaller images",
             source="Tan and Le 2021, arXiv 2104.00298",
             place="inputs",
             entry="tula_core.mitigations.inputs.resolution:ProgressiveResolution",
             options={
                 "smallest": Bounds(default=0.75, low=0.1, high=1.0, meaning="of the full side, at the start"),
-                "full_from": Bounds(default=0.7, low=0.01, high=1.0, meaning="share of the run from which it is full"),
+                "full_from": Bounds(default=0.7, low=0.01, high=1.0, meaning="share of a cycle from which it is full"),
+                "cycles": Bounds(
+                    default=1, low=1, high=20, meaning="times in the run that sizes begin anew", whole=True
+                ),
             },
             step_cost=0.9,
             needs_images=True,
