@@ -197,6 +197,11 @@ def test_what_measures_noise_between_samples_is_refused_beside_copies() -> None:
             resolve(Job(workload="digits-cnn", mitigation=[NAME, other]))
 
 
-def test_a_crop_that_is_off_by_nothing_is_the_image() -> None:
-    images = pictures(2)
-    assert torch.equal(cropped(images, [Crop(top=1, left=2, mirrored=False)] * 2, 1, 2), images)
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.uint8])
+def test_a_crop_that_is_off_by_nothing_is_the_image_in_its_own_type_and_format(kind: torch.dtype) -> None:
+    images = (pictures(2) * 50).abs().to(kind)
+    middle = [Crop(top=1, left=2, mirrored=False)] * 2
+    assert torch.equal(cropped(images, middle, 1, 2), images)
+    channels_last = cropped(images.contiguous(memory_format=torch.channels_last), middle, 1, 2)
+    assert torch.equal(channels_last, images) and channels_last.dtype == kind
+    assert channels_last.is_contiguous(memory_format=torch.channels_last)

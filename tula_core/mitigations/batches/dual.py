@@ -1,13 +1,14 @@
 """Dual batch: some processes take several updates on small batches in the time of one update of the others.
 
 Use: where a large batch loses accuracy for want of updates, and two or more processes train; at the recipe's rate.
-Cost: ``extra`` (1.05) times the time of an epoch, two copies of the weights in memory. Hyperparameters:
-``small_share`` (0.5) of the processes take small batches; ``extra``; ``fixed_samples`` (30), the samples whose
-computation takes as long as what a step takes whatever its samples, from the profile. Evidence: CIFAR-100 +3.3 points
-at 10.1 % less time together with progressive resolution (Lu et al. 2025, abstract); combine it with
-``progressive-resolution`` and its ``cycles`` for that. Source: Lu, Hong, Liu, Wu 2025, arXiv 2509.26092, and its
-authors' code for the equations. They merge by a parameter server whenever a process arrives; here all merge where a
-step of the plan ends, see `tula_core.mitigations.batches.rounds`. On one process it is plain training.
+Cost: ``extra`` (1.05) times the time of an epoch, and three copies of the weights in memory, which forecasts leave out.
+Hyperparameters: ``small_share`` (0.5) of the processes take small batches; ``extra``; ``fixed_samples`` (30, near the
+authors' own machine), the samples whose computation takes as long as what a step takes whatever its samples, as step
+times at two batch sizes show. Evidence: CIFAR-100 +3.3 points at 10.1 % less time together with progressive resolution
+(Lu et al. 2025, abstract); combine it with ``progressive-resolution`` and its ``cycles`` for that. Source: Lu, Hong,
+Liu, Wu 2025, arXiv 2509.26092, and its authors' code for the equations. They merge by a parameter server whenever a
+process arrives; here all merge where a step of the plan ends, see `tula_core.mitigations.batches.rounds`. On one
+process it is plain training, which no plan offers.
 
 >>> [small_batch(2.2595e-4, 6.2339e-3, 5, small, 1000, 1.05) for small in (1, 2, 3, 4)]
 [79, 165, 237, 297]

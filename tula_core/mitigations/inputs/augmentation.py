@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tula_core.mitigations.method import Method, Setting
@@ -55,19 +54,21 @@ def draw_crop(seed: int, height_padding: int, width_padding: int, *, mirror: boo
 def cropped(images: Tensor, crops: Sequence[Crop], height_padding: int, width_padding: int) -> Tensor:
     """Return the window of each image, shape (n, C, h, w) as the images; beyond an edge its last pixels go on.
 
-    A zero would stand for another grey with each normalisation of the data, the edge does not.
+    A zero would stand for another grey with each normalisation of the data, the edge does not. Any type of number and
+    either memory format will do, and stays.
     """
-    _, channels, height, width = images.shape
-    padded = F.pad(images, (width_padding, width_padding, height_padding, height_padding), mode="replicate")
+    count, channels, height, width = images.shape
     tops, lefts, mirrored = torch.tensor(
         [(crop.top, crop.left, crop.mirrored) for crop in crops], device=images.device
     ).T.unsqueeze(2)
     along = torch.arange(width, device=images.device)
-    rows = torch.arange(height, device=images.device) + tops
-    columns = torch.where(mirrored.bool(), along.flip(0), along) + lefts
-    which = torch.arange(len(images), device=images.device)[:, None, None, None]
+    rows = (torch.arange(height, device=images.device) + tops - height_padding).clamp(0, height - 1)
+    columns = (torch.where(mirrored.bool(), along.flip(0), along) + lefts - width_padding).clamp(0, width - 1)
+    which = torch.arange(count, device=images.device)[:, None, None, None]
     every = torch.arange(channels, device=images.device)[None, :, None, None]
-    return padded[which, every, rows[:, None, :, None], columns[:, None, None, :]]
+    taken = images[which, every, rows[:, None, :, None], columns[:, None, None, :]]
+    last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
+    return taken.contiguous(memory_format=torch.channels_last) if last else taken
 
 
 class BatchAugmentation(Method):
