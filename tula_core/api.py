@@ -72,7 +72,7 @@ def plan(job: Job, *, profile: Profile | None = None, reprofile: bool = False, l
         resolved, measured, cached = profiling.complete(job, profile), profile, True
     listener(Event(stage="fit", message="fitting the models", fraction=0.0))
     packages = mitigations.packages_of(resolved)
-    costs = {name: card.step_cost for name, card in mitigations.MITIGATIONS.items()}
+    costs = {name: mitigations.step_cost([name], resolved.mitigation_options) for name in mitigations.MITIGATIONS}
     known = mitigations.effects_of(packages)
     fitted = predictor.fit(measured, resolved, tracking.champion(), effects=known, step_costs=costs)
     listener(Event(stage="fit", message="fitting the models", fraction=1.0))

@@ -21,6 +21,8 @@ SHORT: dict[str, dict[str, float]] = {
     "ghost-batch-norm": {"group": 3},
     "schedule-free": {"rate_factor": 1.0},
     "swa": {"begins": 0.3},
+    "batch-augmentation": {"copies": 3.0, "mirror": 1.0},
+    "dual-batch": {"extra": 1.2, "fixed_samples": 2.0},
 }
 NEUTRAL: dict[str, dict[str, float]] = {
     "sam": {"rho": 0.0},
@@ -29,6 +31,8 @@ NEUTRAL: dict[str, dict[str, float]] = {
     "growth": {"until": 0.0},
     "rank-noise": {"small_batch": 1e9},
     "progressive-resolution": {"smallest": 1.0},
+    "batch-augmentation": {"copies": 1.0, "shift": 0.0},
+    "dual-batch": {"extra": 1.0},
     "post-local-sgd": {"begins": 0.99},
     "swa": {"begins": 0.99},
     "ema": {"keep": 0.0},
@@ -85,6 +89,15 @@ def test_a_method_is_deterministic_resumes_exactly_and_its_processes_agree(
     assert found["again"] == found["digest"], "another run of the same seed differs"
     assert found["resumed"] == found["digest"], "a resumed run differs"
     assert found["agree"], "the processes hold different weights"
+
+
+def test_methods_that_share_a_step_go_together(tmp_path: Path) -> None:
+    """An average of the weights, asked for first, takes those that the processes have brought together."""
+    together = "ema+dual-batch+batch-augmentation+progressive-resolution"
+    options = {**SHORT, "progressive-resolution": {"cycles": 2.0}}
+    found = run(tmp_path, 2, [together], options, local_batch=6)[together]
+    assert found["samples"] == 3 * 51 and found["agree"] and found["decided"] > 0
+    assert found["again"] == found["digest"] == found["resumed"]
 
 
 def test_methods_with_decisions_put_them_on_record(walked: dict[tuple[int, int], dict[str, Any]]) -> None:

@@ -46,8 +46,11 @@ def test_methods_are_refused_where_the_workload_lacks_what_they_act_on() -> None
     for lacking in (workload(torch.zeros(8, 4)), workload(torch.zeros(8, dtype=torch.long), width=1)):
         with pytest.raises(InputError, match="'conadv' needs one class number for each sample"):
             fitted_options(["conadv"], {}, lacking)
-    with pytest.raises(InputError, match="'mixup' mixes images"):
-        fitted_options(["mixup"], {}, workload(torch.arange(8) % 4, shape=(3,)))
+    for name in ("mixup", "batch-augmentation", "progressive-resolution"):
+        with pytest.raises(InputError, match=f"{name!r} changes images that have one label each"):
+            fitted_options([name], {}, workload(torch.arange(8) % 4, shape=(3,)))
+    with pytest.raises(InputError, match="'batch-augmentation' changes images that have one label each"):
+        fitted_options(["batch-augmentation"], {}, workload(torch.zeros(8, 2, 2, dtype=torch.long)))
     with pytest.raises(InputError, match="'ghost-batch-norm' acts on layers of batch norm"):
         fitted_options(["ghost-batch-norm"], {}, LABELS)
 

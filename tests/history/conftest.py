@@ -4,15 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from store_fixtures import empty_store
 
-from tula_core.tracking import store
-
-
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("empty-store") / "mlflow.db"
-    store.client(f"sqlite:///{path}")
-    return path
+__all__ = ["empty_store", "home", "state"]
 
 
 @pytest.fixture

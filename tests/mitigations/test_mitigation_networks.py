@@ -16,7 +16,7 @@ from tula_core.job import Recipe
 from tula_core.mitigations.averaging.weights import Ema, Swa, decay
 from tula_core.mitigations.inputs.adversaries import ConAdv, adversary
 from tula_core.mitigations.inputs.labels import Cutmix, LabelSmoothing, Mixup, smoothed
-from tula_core.mitigations.inputs.resolution import ProgressiveResolution, side
+from tula_core.mitigations.inputs.resolution import ProgressiveResolution, side, within_cycle
 from tula_core.mitigations.method import Setting
 from tula_core.mitigations.normalization.ghost_batch_norm import (
     GhostBatchNorm,
@@ -192,7 +192,7 @@ def test_mixtures_keep_the_mass_of_the_labels_and_are_drawn_from_the_seed(kind: 
 def test_images_grow_to_their_full_size() -> None:
     sides = [side(32, fraction / 20, 0.5, 0.8, 4) for fraction in range(21)]
     assert sides[0] == 16 and sides[-5:] == [32] * 5 and sides == sorted(sides)
-    method = ProgressiveResolution(setting(smallest=0.5, full_from=0.5))
+    method = ProgressiveResolution(setting(smallest=0.5, full_from=0.5, cycles=1))
     assert method.rate(0.1, 0) == 0.1
     small, _ = method.prepare(images(), None, 0)
     assert small.shape == (16, 1, 4, 4)
@@ -200,6 +200,16 @@ def test_images_grow_to_their_full_size() -> None:
     method.rate(0.1, 1280)
     whole, _ = method.prepare(images(), None, 0)
     assert torch.equal(whole, images())
+
+
+def test_images_shrink_again_in_each_cycle_and_are_whole_at_the_end() -> None:
+    method = ProgressiveResolution(setting(smallest=0.5, full_from=0.5, cycles=2))
+    sides = []
+    for seen in (0, 320, 639, 640, 960, 1279, 1280):
+        method.rate(0.1, seen)
+        sides.append(method.prepare(images(), None, 0)[0].shape[-1])
+    assert sides == [4, 8, 8, 4, 8, 8, 8]
+    assert [within_cycle(place / 8, 1) for place in range(9)] == [place / 8 for place in range(9)]
 
 
 def test_an_adversary_is_near_uphill_and_leaves_the_network_alone() -> None:

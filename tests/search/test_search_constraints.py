@@ -135,6 +135,16 @@ def test_a_row_without_time_or_expense_is_never_a_bargain(quantity, value):
     assert not item.row.feasible and "could not be forecast" in item.row.infeasible_because
 
 
+def test_a_method_that_needs_more_processes_is_not_planned_on_fewer():
+    one, two = (
+        judged(candidate=Candidate(nodes=1, processes_per_node=count, local_batch=64, mitigation=("dual-batch",)))
+        for count in (1, 2)
+    )
+    assert not one.row.feasible and two.row.feasible
+    assert one.row.infeasible_because == "'dual-batch' needs 2 processes at least, and there is 1"
+    assert [violation.key for violation in one.violations] == ["mitigation"]
+
+
 def test_a_batch_above_the_data_set_says_so_and_nothing_else():
     item = judged(with_limits(deadline=1), batch=256, samples=100)
     assert item.row.infeasible_because == "global batch 256 is larger than the data set of 100 training samples"

@@ -8,12 +8,15 @@ from tula_core.search.methods import forecast_growing, method_notes
 
 
 def test_a_plan_says_which_methods_act_in_its_forecast() -> None:
-    plain = " ".join(method_notes(("linear-lr", "warmup")))
+    plain = " ".join(method_notes(("linear-lr", "warmup"), {}))
     assert "pilots trained with the rates of linear-lr and warmup" in plain and "beware" not in plain
-    costly = " ".join(method_notes(("linear-lr", "sam", "ema")))
+    costly = " ".join(method_notes(("linear-lr", "sam", "ema"), {}))
     assert "pilots trained without sam and ema" in costly and "2.06 times" in costly
-    assert "stages of growth are part" in " ".join(method_notes(("growth",)))
-    assert method_notes(()) == []
+    assert "stages of growth are part" in " ".join(method_notes(("growth",), {}))
+    assert "2 times" in " ".join(method_notes(("batch-augmentation",), {}))
+    assert "6 times" in " ".join(method_notes(("batch-augmentation",), {"batch-augmentation": {"copies": 6}}))
+    assert method_notes(("batch-augmentation",), {"batch-augmentation": {"copies": 1}})[1:] == []
+    assert method_notes((), {}) == []
 
 
 def test_a_batch_that_follows_the_noise_may_never_grow() -> None:

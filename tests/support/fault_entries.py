@@ -23,6 +23,7 @@ def shares(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:
     step = Step(
         micro_batches=[(torch.stack(inputs), torch.stack(targets))],
         sizes=(own[context.rank],),
+        starts=(start,),
         global_samples=sum(own),
         samples_before=0,
         samples_after=sum(own),

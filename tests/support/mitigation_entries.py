@@ -63,15 +63,17 @@ def weights(run: Run) -> list[float]:
 
 
 def make_run(context: WorkerContext, payload: dict[str, Any], name: str, part: str) -> Run:
+    """Return a run with the method of a name, or with several whose names are joined by a plus."""
     folder = Path(payload["folder"]) / f"{name}-{part}"
     if context.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
     context.barrier()
+    names = name.split("+") if name != "none" else []
     request = Job(
         workload="mitigation_entries:images",
         recipe=payload.get("recipe", {}),
-        mitigation=[name] if name != "none" else "none",
-        mitigation_options={name: payload["options"][name]} if payload["options"].get(name) else {},
+        mitigation=names or "none",
+        mitigation_options={each: payload["options"][each] for each in names if payload["options"].get(each)},
         seed=3,
     )
     job = request.resolved(images().recipe, None)
@@ -81,7 +83,7 @@ def make_run(context: WorkerContext, payload: dict[str, Any], name: str, part: s
             "job": job.to_dict(),
             "local_batch": payload["local_batch"],
             "accumulation": payload["accumulation"],
-            "mitigation": [name] if name != "none" else [],
+            "mitigation": names,
             "checkpoint": str(folder / "checkpoint.pt"),
             "train_samples": SAMPLES,
             "stages": payload.get("stages"),

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from tula_core.engine.shares import Layout, micro_batch_sizes, split, step_sizes, window_sizes
+from tula_core.engine.shares import Layout, micro_batch_sizes, own_samples, split, step_sizes, window_sizes
 from tula_core.errors import InputError
 from tula_core.seeding import derive_seed, fold
 
@@ -48,6 +48,9 @@ class Step:
         Pairs of inputs and targets; each process has at least one, sizes may differ by one sample.
     sizes
         Samples in each micro-batch.
+    starts
+        The place of each micro-batch's first sample in the run: training samples before it, over all epochs. The same
+        sample of an epoch has the same place however the step is spread.
     global_samples
         Samples in the step over all processes; the loss is the mean over these.
     samples_before, samples_after
@@ -58,6 +61,7 @@ class Step:
 
     micro_batches: Sequence[tuple[Any, Any]]
     sizes: tuple[int, ...]
+    starts: tuple[int, ...]
     global_samples: int
     samples_before: int
     samples_after: int
@@ -91,6 +95,7 @@ class _Window:
     samples_before: int
     ends_epoch: bool
     picks: list[Pick]
+    starts: tuple[int, ...]
 
 
 class BatchSource(Dataset[Any]):
@@ -199,6 +204,7 @@ class BatchStream:
             yield Step(
                 micro_batches=[next(batches) for _ in window.picks],
                 sizes=tuple(len(pick.indices) for pick in window.picks),
+                starts=window.starts,
                 global_samples=window.samples,
                 samples_before=window.samples_before,
                 samples_after=window.samples_before + window.samples,
@@ -211,11 +217,13 @@ class BatchStream:
         while True:
             order = epoch_order(self._seed, epoch, self._samples)
             for number, size in enumerate(sizes):
+                before = epoch * self._epoch_samples + position
                 yield _Window(
                     samples=size,
-                    samples_before=epoch * self._epoch_samples + position,
+                    samples_before=before,
                     ends_epoch=number == len(sizes) - 1,
                     picks=self._picks(order, epoch, position, size),
+                    starts=tuple(before + begin for begin, _ in self._shares[size]),
                 )
                 position += size
             epoch, position, sizes = epoch + 1, 0, self._sizes
@@ -237,7 +245,7 @@ class BatchStream:
     def _share(self, size: int) -> list[tuple[int, int]]:
         """Return where this process's micro-batches begin and end in a step of ``size`` samples."""
         counts = micro_batch_sizes(size, self._layout, self._rank)
-        ends = np.cumsum([sum(split(size, self._layout.processes)[: self._rank]), *counts]).tolist()
+        ends = np.cumsum([sum(own_samples(size, self._layout)[: self._rank]), *counts]).tolist()
         return list(itertools.pairwise(ends))
 
     def _load(self, picks: Iterator[Pick]) -> Iterator[Any]:

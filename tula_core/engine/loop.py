@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from tula_core.engine.assemble import Trainee
 from tula_core.engine.batches import Step
 from tula_core.engine.moments import StepMoments
 from tula_core.engine.step_loss import step_loss
+from tula_core.mitigations.compose import Methods
 from tula_core.mitigations.normalization.statistics import frozen_statistics
 from tula_core.seeding import fold
 
@@ -83,7 +85,9 @@ def run_step(
     """
     _set_learning_rate(trainee.optimizer, learning_rate)
     trainee.optimizer.zero_grad(set_to_none=True)
-    if trainee.methods.perturbing:
+    if trainee.methods.alone:
+        total = _alone(trainee, step, seeds)
+    elif trainee.methods.perturbing:
         total = _twice(trainee, step, seeds, moments, communicate)
     else:
         total = _backward(trainee, step, seeds, moments, communicate)
@@ -108,22 +112,33 @@ def _backward(trainee: Trainee, step: Step, seeds: StepSeeds, moments: StepMomen
     weights = methods.loss_weights(len(step.micro_batches), seeds.common) if methods.weighting else None
     last = len(step.micro_batches) - 1
     for index, (batch, size) in enumerate(zip(step.micro_batches, step.sizes, strict=True)):
-        inputs, targets = trainee.to_device(batch)
-        if methods.preparing:
-            inputs, targets = methods.prepare(inputs, targets, fold(seeds.own, index))
-        if moments is not None:
-            moments.before(inputs, targets, loss_of)
-        with _synchronised(trainee, communicate and index == last):
-            with trainee.autocast():
-                loss = loss_of(trainee.module(inputs), targets)
-            factor = size * weight if weights is None else size * weight * weights[index]
-            share = loss if factor == 1 else loss * factor
-            (trainee.scaler.scale(share) if trainee.scaler is not None else share).backward()  # type: ignore[no-untyped-call]
+        moved = trainee.to_device(batch)
+        counted = size / methods.copies
+        for copy in range(methods.copies):
+            inputs, targets = _prepared(methods, moved, step.starts[index], fold(seeds.own, index), copy)
+            if moments is not None:
+                moments.before(inputs, targets, loss_of)
+            with _synchronised(trainee, communicate and index == last and copy == methods.copies - 1):
+                with trainee.autocast():
+                    loss = loss_of(trainee.module(inputs), targets)
+                factor = counted * weight if weights is None else counted * weight * weights[index]
+                share = loss if factor == 1 else loss * factor
+                (trainee.scaler.scale(share) if trainee.scaler is not None else share).backward()  # type: ignore[no-untyped-call]
+            total = loss.detach() * counted + total
         if moments is not None:
             moments.after(index, step)
-        total = loss.detach() * size + total
     assert isinstance(total, Tensor)
     return total
+
+
+def _prepared(methods: Methods, batch: tuple[Any, Any], start: int, seed: int, copy: int) -> tuple[Any, Any]:
+    """Return one copy of a micro-batch as the methods want it."""
+    inputs, targets = batch
+    if methods.augmenting:
+        inputs = methods.augment(inputs, start, copy)
+    if methods.preparing:
+        inputs, targets = methods.prepare(inputs, targets, fold(seed, copy) if copy else seed)
+    return inputs, targets
 
 
 def _twice(trainee: Trainee, step: Step, seeds: StepSeeds, moments: StepMoments | None, communicate: bool) -> Tensor:
@@ -138,6 +153,37 @@ def _twice(trainee: Trainee, step: Step, seeds: StepSeeds, moments: StepMoments 
         _backward(trainee, step, seeds, moments, communicate)
     method.unperturb(trainee.network)
     return total
+
+
+def _alone(trainee: Trainee, step: Step, seeds: StepSeeds) -> Tensor:
+    """Make this process's own updates of a step, but for the last of them; return its summed loss.
+
+    Each is of the mean loss over its own samples. Nothing is sent: the method brings the weights together afterwards.
+    """
+    (method,) = trainee.methods.alone
+    method.begin_alone(trainee.network)
+    total: Tensor | float = 0.0
+    for number, part in enumerate(method.updates(step.sizes)):
+        if number > 0:
+            trainee.optimizer.step()
+            method.after_alone(trainee.network)
+            trainee.optimizer.zero_grad(set_to_none=True)
+        own = replace(seeds, own=fold(seeds.own, number) if number else seeds.own)
+        total = _backward(trainee, _part(step, part, trainee.context.processes), own, None, False) + total
+    assert isinstance(total, Tensor)
+    return total
+
+
+def _part(step: Step, part: range, processes: int) -> Step:
+    """Return some micro-batches of a step, as if all processes had as many samples."""
+    sizes = tuple(step.sizes[index] for index in part)
+    return replace(
+        step,
+        micro_batches=[step.micro_batches[index] for index in part],
+        sizes=sizes,
+        starts=tuple(step.starts[index] for index in part),
+        global_samples=processes * sum(sizes),
+    )
 
 
 def settle_buckets(trainee: Trainee) -> None:

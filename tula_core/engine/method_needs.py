@@ -1,8 +1,10 @@
-"""What methods need of a workload: class labels and how many classes there are, or layers of batch norm."""
+"""What methods need of a workload: class labels and how many classes there are, images, or layers of batch norm."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +17,6 @@ from tula_core.workloads.trial import few_indices, fixed_randomness, read_batch
 
 Options = Mapping[str, Mapping[str, float]]
 _CLASSES = "classes"
-_OF_IMAGES = frozenset({"mixup", "cutmix"})
 
 
 def fitted_options(names: Sequence[str], given: Options, workload: Workload) -> dict[str, dict[str, float]]:
@@ -24,29 +25,43 @@ def fitted_options(names: Sequence[str], given: Options, workload: Workload) -> 
     Raises
     ------
     InputError
-        A method needs class labels or batch norm and the workload has none, or ``classes`` is given and is not the
-        number of the network's outputs: softened labels have to be as wide as those.
+        A method needs class labels, images or batch norm and the workload has none, or ``classes`` is given and is not
+        the number of the network's outputs: softened labels have to be as wide as those.
     """
     options = complete(names, given)
     _check_norm(names, workload)
-    classified = [name for name in names if MITIGATIONS[name].needs_classes]
-    if not classified:
+    needing = [name for name in names if MITIGATIONS[name].needs_classes or MITIGATIONS[name].needs_images]
+    if not needing:
         return options
-    width, is_images, found = _output_width(workload)
-    for name in classified:
-        if name in _OF_IMAGES and not is_images:
-            raise InputError(
-                f"mitigation: {name!r} mixes images, a batch of shape (samples, channels, height, width), and this "
-                f"workload has {found}. Leave the method out."
-            )
-        if width is None:
-            raise InputError(
-                f"mitigation: {name!r} needs one class number for each sample and an output of the network for each "
-                f"class, and this workload has {found}. Leave the method out."
-            )
-        if _CLASSES in options[name]:
-            options[name][_CLASSES] = _classes(name, options[name][_CLASSES], width)
+    batch = _look_at_batch(workload)
+    for name in needing:
+        _check_batch(name, batch)
+        if batch.classes is not None and _CLASSES in options[name]:
+            options[name][_CLASSES] = _classes(name, options[name][_CLASSES], batch.classes)
     return options
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Batch:
+    """What a few samples are: the classes of their labels where they have such, whether images, and both in words."""
+
+    classes: int | None
+    are_images: bool
+    found: str
+
+
+def _check_batch(name: str, batch: _Batch) -> None:
+    card = MITIGATIONS[name]
+    if card.needs_images and not batch.are_images:
+        raise InputError(
+            f"mitigation: {name!r} changes images that have one label each, a batch of shape (samples, channels, "
+            f"height, width), and this workload has {batch.found}. Leave the method out."
+        )
+    if card.needs_classes and batch.classes is None:
+        raise InputError(
+            f"mitigation: {name!r} needs one class number for each sample and an output of the network for each "
+            f"class, and this workload has {batch.found}. Leave the method out."
+        )
 
 
 def _check_norm(names: Sequence[str], workload: Workload) -> None:
@@ -71,19 +86,29 @@ def _classes(name: str, asked: float, width: int) -> float:
     )
 
 
-def _output_width(workload: Workload) -> tuple[int | None, bool, str]:
-    """Return the number of classes, None where there are none; whether inputs are images; and what was found."""
+def _look_at_batch(workload: Workload) -> _Batch:
     dataset = workload.train_set()
     indices = few_indices(len(dataset))  # type: ignore[arg-type]
     with fixed_randomness(), torch.no_grad():
         inputs, targets = read_batch(workload, dataset, indices, "train_data")
         output = workload.network()(inputs)
-    shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-    found = (
-        f"inputs of shape {tuple(inputs.shape)}, targets of {targets.dtype} and shape {tuple(targets.shape)}, outputs "
-        f"of shape {shape}"
+    found = f"{_described('inputs', inputs)}, {_described('targets', targets)}, {_described('outputs', output)}"
+    labelled = isinstance(targets, Tensor) and targets.ndim <= 2
+    return _Batch(
+        classes=_classes_of(targets, output),
+        are_images=labelled and isinstance(inputs, Tensor) and inputs.ndim == 4,
+        found=found,
     )
+
+
+def _classes_of(targets: Any, output: Any) -> int | None:
+    if not (isinstance(targets, Tensor) and isinstance(output, Tensor)):
+        return None
     numbers = targets.ndim == 1 and not targets.is_floating_point() and not targets.is_complex()
-    if numbers and isinstance(output, Tensor) and output.ndim == 2 and output.shape[1] > 1:
-        return int(output.shape[1]), inputs.ndim == 4, found
-    return None, inputs.ndim == 4, found
+    return int(output.shape[1]) if numbers and output.ndim == 2 and output.shape[1] > 1 else None
+
+
+def _described(what: str, value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return f"{what} of type {type(value).__name__}"
+    return f"{what} of {value.dtype} and shape {tuple(value.shape)}"

@@ -8,15 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tula_core.errors import InputError
+from tula_core.mitigations.batches.dual import LEAST_SAMPLES, update_sizes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """How a global batch is spread: processes x local batch x accumulation samples."""
+    """How a global batch is spread: processes x local batch x accumulation samples.
+
+    ``shares`` says where processes take uneven parts of it: the weight of each, and the samples in each of the updates
+    that it makes of them. Without it all parts are near-equal.
+    """
 
     processes: int
     local_batch: int
     accumulation: int = 1
+    shares: tuple[tuple[float, int], ...] | None = None
 
     @property
     def global_batch(self) -> int:
@@ -69,6 +75,25 @@ def split(total: int, parts: int) -> list[int]:
     return [base + (index < extra) for index in range(parts)]
 
 
+def own_samples(total: int, layout: Layout) -> list[int]:
+    """Return the samples of each process in a step of ``total``; two for each at least, where there are as many.
+
+    >>> own_samples(100, Layout(processes=2, local_batch=64, shares=((1.0, 64), (0.5, 8))))
+    [66, 34]
+    """
+    if layout.shares is None:
+        return split(total, layout.processes)
+    least = min(LEAST_SAMPLES, total // layout.processes)
+    rest = total - least * layout.processes
+    weights = [weight for weight, _ in layout.shares]
+    wanted = [rest * weight / sum(weights) for weight in weights]
+    own = [int(samples) for samples in wanted]
+    by_remainder = sorted(range(layout.processes), key=lambda rank: (own[rank] - wanted[rank], rank))
+    for rank in by_remainder[: rest - sum(own)]:
+        own[rank] += 1
+    return [least + samples for samples in own]
+
+
 def micro_batch_sizes(step_samples: int, layout: Layout, rank: int) -> list[int]:
     """Return the micro-batch sizes of ``rank`` in a step; none exceeds the local batch.
 
@@ -82,8 +107,9 @@ def micro_batch_sizes(step_samples: int, layout: Layout, rank: int) -> list[int]
             f"local batch: a step of {step_samples} samples leaves some of {layout.processes} processes without any. "
             "Use fewer processes or another batch size."
         )
-    own = split(step_samples, layout.processes)[rank]
-    return split(own, -(-own // layout.local_batch))
+    own = own_samples(step_samples, layout)[rank]
+    updates = [own] if layout.shares is None else update_sizes(own, layout.shares[rank][1])
+    return [size for part in updates for size in split(part, -(-part // layout.local_batch))]
 
 
 def smallest_micro_batch(samples: int, layout: Layout) -> int:

@@ -28,6 +28,7 @@ __all__ = [
     "MITIGATIONS",
     "Bounds",
     "MitigationCard",
+    "Options",
     "Packages",
     "check_options",
     "check_together",
@@ -36,6 +37,7 @@ __all__ = [
     "make",
     "options_of",
     "packages_of",
+    "refusal",
     "resolve",
     "step_cost",
 ]
@@ -73,7 +75,25 @@ def packages_of(job: Job) -> Packages:
         names = tuple(dict.fromkeys(given))
         check_together(names, job.recipe.optimizer)
     check_options(names, job.mitigation_options)
+    _check_world(names, job)
     return Packages.alone(names)
+
+
+def _check_world(names: Sequence[str], job: Job) -> None:
+    most = job.cluster.nodes * job.cluster.processes_per_node
+    for name in names:
+        if (reason := refusal(name, most, job.recipe.precision)) is not None:
+            raise InputError(f"mitigation: {reason}. Leave the method out, or change cluster or recipe.precision.")
+
+
+def refusal(name: str, processes: int, precision: str) -> str | None:
+    """Return why a method cannot train on so many processes or in a precision, None where it can."""
+    card = MITIGATIONS[name]
+    if processes < card.least_processes:
+        return f"{name!r} needs {card.least_processes} processes at least, and there is {processes}"
+    if card.precisions and precision not in card.precisions:
+        return f"{name!r} trains in {' and '.join(sorted(card.precisions))}, and the precision is {precision}"
+    return None
 
 
 def check_together(names: Sequence[str], optimizer: str) -> None:
@@ -125,6 +145,11 @@ def check_options(names: Sequence[str], options: Options) -> None:
                     f"mitigation_options.{method}.{name}: {value:g} is out of bounds, {bounds.meaning} is from "
                     f"{bounds.low:g} to {bounds.high:g}. The default is {bounds.default:g}."
                 )
+            if bounds.whole and value != int(value):
+                raise InputError(
+                    f"mitigation_options.{method}.{name}: {value:g} is not a whole number, {bounds.meaning} is one. "
+                    f"The default is {bounds.default:g}."
+                )
         _check_rising(method, options)
 
 
@@ -159,9 +184,14 @@ def effects_of(found: Packages) -> dict[str, MitigationEffect]:
     return {name: effect for name, effect in cards.items() if effect is not None} if found.several else {}
 
 
-def step_cost(names: Sequence[str]) -> float:
+def step_cost(names: Sequence[str], given: Options) -> float:
     """Return the computation of a step with these methods over that of a plain one, the product of their cards'."""
-    return math.prod(MITIGATIONS[name].step_cost for name in names)
+    return math.prod(_step_cost(name, given) for name in names)
+
+
+def _step_cost(name: str, given: Options) -> float:
+    card = MITIGATIONS[name]
+    return card.step_cost * (1.0 if card.cost_option is None else options_of(name, given)[card.cost_option])
 
 
 def make(names: Sequence[str], setting: Setting, given: Options) -> Methods:

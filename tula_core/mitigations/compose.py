@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,21 +27,31 @@ class Methods:
     def __init__(self, methods: Sequence[tuple[str, Method]] = ()) -> None:
         self.named = tuple(methods)
         every = [method for _, method in methods]
+        self.copies = math.prod(method.copies for method in every)
+        self.augmenting = [m for m in every if overrides(m, "augment")]
         self.preparing = [m for m in every if overrides(m, "prepare")]
         self.weighting = [m for m in every if overrides(m, "loss_weights")]
+        self.alone = [m for m in every if m.steps_alone]
         self.perturbing = [m for m in every if m.second_pass]
         self._timing = [m for m in every if overrides(m, "clock")]
         self._rating = [m for m in every if overrides(m, "rate")]
         self._observing = [m for m in every if m.needs_moments]
-        self._following = [m for m in every if overrides(m, "after_step")]
+        # The weights are brought together before another method looks at them.
+        self._following = sorted((m for m in every if overrides(m, "after_step")), key=lambda m: not m.steps_alone)
         self._hearing = [m for m in every if overrides(m, "heard")]
         self._evaluating = [m for m in every if overrides(m, "evaluating")]
-        assert len(self.perturbing) < 2 and len(self._timing) < 2, "methods that exclude each other"
+        assert len(self.alone) + len(self.perturbing) < 2 and len(self._timing) < 2, "methods that exclude each other"
 
     @property
     def need_moments(self) -> bool:
         """Whether any method asks for the moments of the gradient."""
         return bool(self._observing)
+
+    @property
+    def shares(self) -> tuple[tuple[float, int], ...] | None:
+        """How the one method that sets them shares a step's samples among the processes, None where none does."""
+        found = next((shares for method in self.alone if (shares := method.shares) is not None), None)
+        return None if found is None else tuple(found)
 
     def network(self, network: nn.Module) -> nn.Module:
         """Return the network as all methods want it."""
@@ -86,6 +97,12 @@ class Methods:
         for method in self._rating:
             planned = method.rate(planned, samples_seen)
         return planned
+
+    def augment(self, inputs: Any, first: int, copy: int) -> Any:
+        """Return one copy of a micro-batch's inputs as all methods want it."""
+        for method in self.augmenting:
+            inputs = method.augment(inputs, first, copy)
+        return inputs
 
     def prepare(self, inputs: Any, targets: Any, seed: int) -> tuple[Any, Any]:
         """Return inputs and targets as all methods want them."""

@@ -4,9 +4,10 @@ A method is a pure function and a thin hook: the equation stands in a function o
 the little state it needs. The loop calls, in this order:
 
 1. ``network`` and ``optimizer`` once, before the data-parallel wrapper is put around the network;
-2. at each step ``clock`` and ``rate``, then for each micro-batch ``prepare`` and ``loss_weights``; after the backward
-   passes ``perturb`` and, with a second pass, ``unperturb``; then ``observe`` where moments were measured;
-   after an update that was made ``after_step``. A step that mixed precision skips moves nothing;
+2. at each step ``clock`` and ``rate``, then ``loss_weights``, and for each micro-batch, as often as ``copies`` says,
+   ``augment`` and ``prepare``; after the backward passes ``perturb`` and, with a second pass, ``unperturb``; then
+   ``observe`` where moments were measured; after an update that was made ``after_step``. A step that mixed precision
+   skips moves nothing;
 3. ``heard`` whenever the processes agree on the mean training loss;
 4. ``evaluating`` around each evaluation;
 5. ``state`` and ``restore`` with each checkpoint.
@@ -101,6 +102,8 @@ class Method:
     """Whether `observe` is to be called; measuring costs one pass over the gradient."""
     second_pass: ClassVar[bool] = False
     """Whether the gradient is taken again after `perturb`."""
+    steps_alone: ClassVar[bool] = False
+    """Whether each process makes updates of its own within a step, which `after_step` brings together."""
     own_state: ClassVar[bool] = False
     """Whether each process has a state of its own; then a checkpoint holds all of them."""
 
@@ -127,6 +130,21 @@ class Method:
         """Return the global batch to go on with; asked where an epoch ends."""
         return current
 
+    @property
+    def shares(self) -> Sequence[tuple[float, int]] | None:
+        """The weight of each process among a step's samples and the samples in each of its updates; None for equal."""
+        return None
+
+    def updates(self, sizes: Sequence[int]) -> Sequence[range]:
+        """Return which micro-batches make up each update of this process; called where ``steps_alone``."""
+        return [range(len(sizes))]
+
+    def begin_alone(self, network: nn.Module) -> None:
+        """Prepare for the updates of one step; called where ``steps_alone``."""
+
+    def after_alone(self, network: nn.Module) -> None:
+        """Follow each update of this process but the last of the step; called where ``steps_alone``."""
+
     def clock(self, samples_seen: float) -> float:
         """Return the position of the learning-rate schedule, in samples."""
         return samples_seen
@@ -134,6 +152,15 @@ class Method:
     def rate(self, planned: float, samples_seen: int) -> float:
         """Return the learning rate of the next step, given the planned one."""
         return planned
+
+    @property
+    def copies(self) -> int:
+        """How often each micro-batch is passed through the network; its gradient is the mean over these copies."""
+        return 1
+
+    def augment(self, inputs: Any, first: int, copy: int) -> Any:
+        """Return one copy of a micro-batch's inputs; ``first`` is the place of its first sample in the whole run."""
+        return inputs
 
     def prepare(self, inputs: Any, targets: Any, seed: int) -> tuple[Any, Any]:
         """Return the inputs and targets of a micro-batch; ``seed`` is that of the step on this process."""

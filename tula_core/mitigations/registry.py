@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from tula_core.mitigations.card import Bounds, MitigationCard
+from tula_core.mitigations.card import excluding as _excluding
 from tula_core.mitigations.evidence import EFFECTS
+from tula_core.mitigations.inputs.cards import INPUTS
 from tula_core.registry import Registry
 
 _RATE = "it sets the learning rate too"
@@ -13,25 +15,11 @@ _BATCH = "it changes the batch size too"
 _AVERAGE = "it evaluates an average of the weights too"
 _INVARIANT = "its steps do not depend on the size of the gradient, so a gain from its noise means nothing"
 _LOCAL = "processes that step on their own have no common gradient to measure"
-_MIXES = "it mixes or softens the labels that this method takes as class numbers"
-
-
-def _without(names: str, reason: str) -> dict[str, str]:
-    return dict.fromkeys(names.split(), reason)
 
 
 _RULES = "linear-lr sqrt-lr saturating-lr legw autowu"
 _GROWING = "growth seesaw adaptive-batch"
 _MEMORY = Bounds(default=0.9, low=0.0, high=0.9999, meaning="weight of the past after a reference batch's samples")
-_CLASSES = Bounds(default=0, low=0, high=1e6, meaning="number of classes; 0 is found from the data")
-
-
-def _excluding(own: str, *groups: tuple[str, str]) -> dict[str, str]:
-    reasons: dict[str, str] = {}
-    for names, reason in groups:
-        reasons |= _without(names, reason)
-    reasons.pop(own, None)
-    return reasons
 
 
 MITIGATIONS: Registry[MitigationCard] = Registry(
@@ -172,6 +160,37 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
         ),
     ),
     (
+        "dual-batch",
+        MitigationCard(
+            summary="some processes take several updates on small batches in the time of one on a large batch",
+            source="Lu et al. 2025, arXiv 2509.26092",
+            place="batch size",
+            entry="tula_core.mitigations.batches.rounds:DualBatchRounds",
+            options={
+                "small_share": Bounds(
+                    default=0.5, low=0.25, high=0.75, meaning="share of processes with small batches"
+                ),
+                "extra": Bounds(default=1.05, low=1.0, high=1.2, meaning="time of an epoch over that of a plain one"),
+                "fixed_samples": Bounds(
+                    default=30, low=1, high=1e5, meaning="samples that take as long as the fixed part of a step"
+                ),
+            },
+            step_cost=1.05,
+            cost_option="extra",
+            least_processes=2,
+            precisions=frozenset({"fp32", "bf16"}),
+            excludes=_excluding(
+                "dual-batch",
+                (_GROWING, _BATCH),
+                (_RULES + " adascale", "its small batches train at the recipe's rate, which is not theirs once scaled"),
+                ("post-local-sgd sam", "it makes updates of its own within a step too"),
+                ("lars lamb schedule-free", "it brings together momenta as plain SGD makes them"),
+                ("rank-noise", "it weighs the micro-batches of all processes as parts of one gradient"),
+            ),
+            optimizers=frozenset({"sgd"}),
+        ),
+    ),
+    (
         "lars",
         MitigationCard(
             summary="SGD whose update of each layer is a fixed share of its weights",
@@ -301,69 +320,5 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             excludes=_excluding("rank-noise", ("adascale adaptive-batch", "it measures the noise that this one adds")),
         ),
     ),
-    (
-        "label-smoothing",
-        MitigationCard(
-            summary="labels are softened by a share spread over all classes",
-            source="Szegedy et al. 2016, arXiv 1512.00567",
-            place="inputs",
-            entry="tula_core.mitigations.inputs.labels:LabelSmoothing",
-            options={
-                "share": Bounds(default=0.1, low=0.0, high=0.9, meaning="share that is spread"),
-                "classes": _CLASSES,
-            },
-            needs_classes=True,
-        ),
-    ),
-    (
-        "mixup",
-        MitigationCard(
-            summary="trains on convex mixtures of images and labels",
-            source="Zhang et al. 2018, arXiv 1710.09412",
-            place="inputs",
-            entry="tula_core.mitigations.inputs.labels:Mixup",
-            options={"alpha": Bounds(default=0.2, low=0.001, high=10.0, meaning="of the mixture"), "classes": _CLASSES},
-            excludes=_excluding("mixup", ("cutmix conadv", _MIXES)),
-            needs_classes=True,
-        ),
-    ),
-    (
-        "cutmix",
-        MitigationCard(
-            summary="trains on patches of one image in another, labels by area",
-            source="Yun et al. 2019, arXiv 1905.04899",
-            place="inputs",
-            entry="tula_core.mitigations.inputs.labels:Cutmix",
-            options={"alpha": Bounds(default=1.0, low=0.001, high=10.0, meaning="of the areas"), "classes": _CLASSES},
-            excludes=_excluding("cutmix", ("mixup conadv", _MIXES)),
-            needs_classes=True,
-        ),
-    ),
-    (
-        "conadv",
-        MitigationCard(
-            summary="trains on adversaries made with slightly older weights as well",
-            source="Liu et al. 2022, arXiv 2106.00221",
-            place="inputs",
-            entry="tula_core.mitigations.inputs.adversaries:ConAdv",
-            options={"size": Bounds(default=0.03, low=0.0, high=10.0, meaning="largest change of a pixel")},
-            step_cost=1.6,
-            excludes=_excluding("conadv", ("mixup cutmix label-smoothing", _MIXES)),
-            needs_classes=True,
-        ),
-    ),
-    (
-        "progressive-resolution",
-        MitigationCard(
-            summary="the first part of the run sees smaller images",
-            source="Tan and Le 2021, arXiv 2104.00298",
-            place="inputs",
-            entry="tula_core.mitigations.inputs.resolution:ProgressiveResolution",
-            options={
-                "smallest": Bounds(default=0.75, low=0.1, high=1.0, meaning="of the full side, at the start"),
-                "full_from": Bounds(default=0.7, low=0.01, high=1.0, meaning="share of the run from which it is full"),
-            },
-            step_cost=0.9,
-        ),
-    ),
+    *INPUTS,
 )

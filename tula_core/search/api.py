@@ -235,7 +235,7 @@ def _assumptions(
             "offered: it kept most of a small batch's accuracy elsewhere."
         )
     for names in dict.fromkeys(row.candidate.mitigation for row in rows):
-        notes += method_notes(names, packages)
+        notes += method_notes(names, limits.job.mitigation_options, packages)
     notes += data_notes(rows, limits.job, profile.facts) + _profile_notes(profile)
     return tuple(dict.fromkeys([*profile.facts.notes, *predictor.assumptions, *notes]))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tula_core.engine.shares import Layout, smallest_micro_batch
 from tula_core.errors import InputError
 from tula_core.job import Job, Target
+from tula_core.mitigations import refusal
 from tula_core.models.cost import has_price
 from tula_core.records import Candidate, Hardware, Profile, Row, Stage
 from tula_core.search import odds, words
@@ -25,6 +26,7 @@ EVEN_CHANCE = 0.5
 
 LIMIT_KEYS = (
     "data",
+    "mitigation",
     "forecast",
     "deadline",
     "budget_usd",
@@ -194,10 +196,21 @@ def judge(row: Row, limits: Limits) -> Judged:
             Violation(key="forecast", excess=None, text=text, remedy="Raise probe.seconds so that more is measured")
         ]
     else:
-        checks = (_deadline, _budget, _memory, _local_batch, _accuracy, _reference_accuracy, _target)
+        checks = (_methods, _deadline, _budget, _memory, _local_batch, _accuracy, _reference_accuracy, _target)
         broken = [found for check in checks if (found := check(row, limits)) is not None]
     because = "; ".join(violation.text for violation in broken) or None
     return Judged(row=replace(row, feasible=not broken, infeasible_because=because), violations=tuple(broken))
+
+
+def _methods(row: Row, limits: Limits) -> Violation | None:
+    """Say where a method cannot train on the candidate's processes or in its precision."""
+    candidate = row.candidate
+    precision = candidate.precision or limits.job.recipe.precision
+    refused = [refusal(name, candidate.processes, precision) for name in candidate.mitigation]
+    found = next((reason for reason in refused if reason is not None), None)
+    if found is None:
+        return None
+    return Violation(key="mitigation", excess=1.0, text=found, remedy="Leave the method out, or give more processes")
 
 
 def _too_little_data(candidate: Candidate, train_samples: int) -> Violation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tula_core.mitigations import MITIGATIONS, Packages, step_cost
+from tula_core.mitigations import MITIGATIONS, Options, Packages, step_cost
 from tula_core.records import QUANTITIES, Candidate, Row
 from tula_core.records.candidate import Interval
 from tula_core.search import words
@@ -15,16 +15,18 @@ _ADAPTIVE = "adaptive-batch"
 _STAGED = ("growth", "seesaw")
 
 
-def method_notes(names: Sequence[str], packages: Packages | None = None) -> list[str]:
+def method_notes(names: Sequence[str], options: Options, packages: Packages | None = None) -> list[str]:
     """Return what is taken for granted of the methods of a candidate, a sentence each without a final full stop.
 
     Parameters
     ----------
+    options
+        Of the job's methods, by method and name.
     packages
         Of the job; None where it named ``names`` itself.
     """
     if packages is not None and packages.several:
-        return _chosen_notes(names, packages)
+        return _chosen_notes(names, options, packages)
     rules = [name for name in names if MITIGATIONS[name].entry is None]
     staged = [name for name in names if name in _STAGED]
     others = [name for name in names if name not in (*rules, *staged, _ADAPTIVE)]
@@ -45,10 +47,10 @@ def method_notes(names: Sequence[str], packages: Packages | None = None) -> list
             f"beware: {_ADAPTIVE} begins at recipe.batch_size and grows with noise that is not known beforehand: "
             "values are those of the planned batch from the start, and intervals reach to a run that never grows"
         )
-    return notes + _cost_notes(names)
+    return notes + _cost_notes(names, options)
 
 
-def _chosen_notes(names: Sequence[str], packages: Packages) -> list[str]:
+def _chosen_notes(names: Sequence[str], options: Options, packages: Packages) -> list[str]:
     """Return the same for one of several packages."""
     untried = [name for name in names if name not in packages.pilots]
     staged = [name for name in names if name in _STAGED]
@@ -61,13 +63,13 @@ def _chosen_notes(names: Sequence[str], packages: Packages) -> list[str]:
         )
     if staged:
         notes.append(f"the stages of {words.listed(staged)} are part of the forecast")
-    return notes + _cost_notes(names)
+    return notes + _cost_notes(names, options)
 
 
-def _cost_notes(names: Sequence[str]) -> list[str]:
-    if (cost := step_cost(names)) == 1.0:
+def _cost_notes(names: Sequence[str], options: Options) -> list[str]:
+    if (cost := step_cost(names, options)) == 1.0:
         return []
-    costly = words.listed([name for name in names if MITIGATIONS[name].step_cost != 1.0])
+    costly = words.listed([name for name in names if step_cost([name], options) != 1.0])
     return [
         f"a step's computation is taken to be {cost:.3g} times that of a plain step, as usual with {costly}: it "
         "was not measured, and the interval is wide"

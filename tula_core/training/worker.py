@@ -108,7 +108,7 @@ class Run:
         return BatchStream(
             self.workload.train_set(),
             samples=self.samples,
-            layout=layout,
+            layout=replace(layout, shares=self.methods.shares),
             rank=self.context.rank,
             seed=self.job.seed,
             workers=self.job.recipe.loader_workers,

@@ -12,7 +12,8 @@ from scipy.stats import norm
 from tula_core.errors import InputError
 from tula_core.models.learning.ceilings import Ceilings, TargetRun, ceilings_of, scale_of
 from tula_core.models.learning.censored import log_likelihood, log_share
-from tula_core.models.learning.reach import reach_chances, reach_prior, read_reach_prior
+from tula_core.models.learning.priors import read_prior
+from tula_core.models.learning.reach import ReachPrior, reach_chances, reach_prior
 
 LEVELS = np.array([0.5, 0.6, 0.7, 0.8])
 
@@ -152,7 +153,7 @@ def test_a_damaged_prior_of_reach_is_refused(tmp_path, text):
     if text is not None:
         path.write_text(text)
     with pytest.raises(InputError, match=r"reach_priors\.json.*Learn it anew"):
-        read_reach_prior(path)
+        read_prior(path, ReachPrior)
     path.write_text(json.dumps({**reach_prior().to_dict(), "slope": math.nan}))
     with pytest.raises(InputError, match="slope must be finite"):
-        read_reach_prior(path)
+        read_prior(path, ReachPrior)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tula_core.errors import InputError
 from tula_core.models.learning.convergence import examples_to_target
 from tula_core.models.learning.mixture import mixture_of
-from tula_core.models.learning.work import log_relative_work, read_work_prior, work_prior
+from tula_core.models.learning.priors import read_prior
+from tula_core.models.learning.work import WorkPrior, log_relative_work, work_prior
 from tula_core.models.learning.work_fit import predict_work
 
 logs = st.floats(-5, 15)
@@ -131,11 +132,11 @@ def test_a_damaged_prior_is_refused(tmp_path, text):
     if text is not None:
         path.write_text(text)
     with pytest.raises(InputError, match=r"work_priors\.json.*Learn it anew"):
-        read_work_prior(path)
+        read_prior(path, WorkPrior)
 
 
 def test_a_prior_that_is_not_finite_is_refused(tmp_path):
     path = tmp_path / "work_priors.json"
     path.write_text(json.dumps({**work_prior().to_dict(), "noise_sd": math.inf}))
     with pytest.raises(InputError, match="noise_sd must be finite"):
-        read_work_prior(path)
+        read_prior(path, WorkPrior)

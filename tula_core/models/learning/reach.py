@@ -8,10 +8,9 @@ as Gaussian around its mode (Laplace; Rasmussen and Williams 2006, Gaussian Proc
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from scipy.special import ndtr
 from tula_core.errors import InputError
 from tula_core.models.learning.ceilings import Ceilings, TargetRun, ceilings_of, check_runs, scale_of
 from tula_core.models.learning.censored import log_likelihood
+from tula_core.models.learning.priors import read_prior
 
 Array = NDArray[np.float64]
 
@@ -81,29 +81,7 @@ class ReachPrior:
 @cache
 def reach_prior() -> ReachPrior:
     """Return the prior that the package carries."""
-    return read_reach_prior(PRIORS)
-
-
-def read_reach_prior(path: Path) -> ReachPrior:
-    """Return the prior of a file.
-
-    Raises
-    ------
-    InputError
-        The file is missing, not JSON, or lacks a finite number.
-    """
-    names = [field.name for field in fields(ReachPrior)]
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        values = {name: float(data[name]) for name in names}
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(
-            f"{path.name}: a JSON object with the numbers {', '.join(names)} is needed ({error}). Learn it anew."
-        ) from None
-    bad = [name for name in names if not math.isfinite(values[name])]
-    if bad:
-        raise InputError(f"{path.name}: {bad[0]} must be finite, got {values[bad[0]]!r}. Learn it anew.")
-    return ReachPrior(**values)
+    return read_prior(PRIORS, ReachPrior)
 
 
 def reach_chances(runs: Sequence[TargetRun], batch: float, levels: Array, *, prior: ReachPrior | None = None) -> Array:

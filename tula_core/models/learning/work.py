@@ -6,16 +6,15 @@ work of a batch so small that noise is no hindrance.
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tula_core.errors import InputError
+from tula_core.models.learning.priors import read_prior
 
 Array = NDArray[np.float64]
 
@@ -98,26 +97,4 @@ class WorkPrior:
 @cache
 def work_prior() -> WorkPrior:
     """Return the prior that the package carries."""
-    return read_work_prior(PRIORS)
-
-
-def read_work_prior(path: Path) -> WorkPrior:
-    """Return the prior of a file.
-
-    Raises
-    ------
-    InputError
-        The file is missing, not JSON, or lacks a number.
-    """
-    names = [field.name for field in fields(WorkPrior)]
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        values = {name: float(data[name]) for name in names}
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(
-            f"{path.name}: a JSON object with the numbers {', '.join(names)} is needed ({error}). Learn it anew."
-        ) from None
-    bad = [name for name in names if not math.isfinite(values[name])]
-    if bad:
-        raise InputError(f"{path.name}: {bad[0]} must be finite, got {values[bad[0]]!r}. Learn it anew.")
-    return WorkPrior(**values)
+    return read_prior(PRIORS, WorkPrior)
