@@ -176,9 +176,24 @@ class Job(Part):
             data["target"] = self.target.model_dump(mode="json") if isinstance(self.target, Target) else self.target
         return data
 
+    def at_learning_rate(self, rate: float) -> Job:
+        """Return this job with another learning rate in its recipe."""
+        recipe = Recipe(**{**self.recipe.model_dump(exclude_unset=True), "learning_rate": rate})
+        return self.model_copy(update={"recipe": recipe})
+
     def resolved(self, reference: Recipe, target: Target | None) -> Job:
-        """Return this job with every recipe field set: this job's where given, else the workload's reference."""
-        recipe = Recipe(**{**reference.model_dump(), **self.recipe.model_dump(exclude_unset=True)})
+        """Return this job with every recipe field set: this job's where given, else the workload's reference.
+
+        A rate that is to be measured stays away where neither states one.
+        """
+        given = self.recipe.model_dump(exclude_unset=True)
+        if "learning_rate" in given:
+            given = {"range_test": False} | given  # a number goes before the workload's wish to have it measured
+        stated = "learning_rate" in given or "learning_rate" in reference.model_fields_set
+        fields = {**reference.model_dump(), **given}
+        if fields["range_test"] and not stated:
+            del fields["learning_rate"]
+        recipe = Recipe(**fields)
         chosen = self.target if "target" in self.model_fields_set else target
         return self.model_copy(update={"recipe": recipe, "target": None if chosen == "none" else chosen})
 
@@ -187,6 +202,8 @@ class Job(Part):
         mine, asked = self.to_dict(), request.to_dict()
         recipe, target = mine.pop("recipe"), mine.pop("target", None)
         wanted, goal = asked.pop("recipe"), asked.pop("target", target)
+        if wanted.get("range_test"):
+            wanted.pop("learning_rate", None)  # it was measured
         same_goal = (None if goal == "none" else goal) == target
         return mine == asked and wanted.items() <= recipe.items() and same_goal
 

@@ -70,10 +70,22 @@ def complete(job: Job, profile: Profile) -> Job:
         _require_same(field, getattr(measured, field), getattr(job, field))
     target = measured.target if isinstance(measured.target, Target) else None
     resolved = job.resolved(measured.recipe, target)
-    for field in sorted(set(Recipe.model_fields) - {"epochs"}):
+    if resolved.recipe.range_test:
+        if profile.learning_rate is None:
+            raise InputError(
+                f"recipe.learning_rate: is auto, but the profile was measured with {measured.recipe.learning_rate:g} "
+                "and no range test. Give the profile of this job, or leave the profile out to measure."
+            )
+        resolved = at_measured_rate(resolved, profile)
+    for field in sorted(set(Recipe.model_fields) - {"epochs", "range_test"}):
         _require_same(f"recipe.{field}", getattr(measured.recipe, field), getattr(resolved.recipe, field))
     _require_threads(resolved, profile.hardware)
     return resolved
+
+
+def at_measured_rate(job: Job, profile: Profile) -> Job:
+    """Return the job at the learning rate of a profile's range test; the job itself where it had none."""
+    return job if profile.learning_rate is None else job.at_learning_rate(profile.learning_rate.used)
 
 
 def _require_threads(job: Job, hardware: Hardware) -> None:

@@ -7,6 +7,7 @@
 from tula_core.records.candidate import QUANTITIES, Candidate, Interval, Row, Stage
 from tula_core.records.codec import from_json, load, save, to_json
 from tula_core.records.corrections import Correction, Corrections
+from tula_core.records.learning_rate import LearningRateTest, RateTrial
 from tula_core.records.mitigation import MitigationEffect
 from tula_core.records.outcome import CurvePoint, Outcome
 from tula_core.records.plan import Plan, PlanProbe
@@ -43,6 +44,7 @@ __all__ = [
     "Hardware",
     "HostMemory",
     "Interval",
+    "LearningRateTest",
     "MemoryUse",
     "MitigationEffect",
     "Outcome",
@@ -54,6 +56,7 @@ __all__ = [
     "PrecisionTiming",
     "ProbeUse",
     "Profile",
+    "RateTrial",
     "Row",
     "Stage",
     "StartUp",

@@ -72,7 +72,7 @@ def optimum(log_rates: Array, scores: Array) -> Array:
     # The vertex of the parabola through (-a, rise_left), (0, 0), (b, rise_right).
     below = 2.0 * (b * rise_left + a * rise_right)
     shift = (b * b * rise_left - a * a * rise_right) / np.where(below > 0, below, np.inf)
-    return np.where(inner == best, at + np.clip(shift, -a / 2, b / 2), log_rates[best])
+    return np.asarray(np.where(inner == best, at + np.clip(shift, -a / 2, b / 2), log_rates[best]))
 
 
 def scatter(scores: Array) -> tuple[float, float]:
