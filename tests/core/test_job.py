@@ -214,6 +214,27 @@ def test_a_measured_rate_falls_back_on_what_is_stated_and_on_nothing_else() -> N
     assert (both.recipe.learning_rate, both.recipe.range_test) == (0.2, True)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "reference", "rate", "tested"),
+    [
+        ({}, Recipe(learning_rate=0.3), 0.3, False),
+        ({}, Recipe(batch_size=32), 0.05, True),
+        ({}, Recipe(optimizer="adam"), 1e-3, True),
+        ({"range_test": False}, Recipe(optimizer="adam"), 1e-3, False),
+        ({"optimizer": "adamw"}, Recipe(learning_rate=0.3), 1e-3, True),
+        ({"optimizer": "adamw"}, Recipe(optimizer="adam", learning_rate=0.002), 0.002, False),
+        ({"optimizer": "sgd"}, Recipe(optimizer="adam", learning_rate=0.002), 0.05, True),
+        ({"optimizer": "adam", "learning_rate": 0.01}, Recipe(learning_rate=0.3), 0.01, False),
+    ],
+)
+def test_a_rate_that_nobody_states_for_the_optimizer_is_measured(
+    recipe: dict[str, object], reference: Recipe, rate: float, tested: bool
+) -> None:
+    resolved = Job(workload="x", recipe=recipe).resolved(reference, None).recipe
+    assert (resolved.learning_rate, resolved.range_test) == (rate, tested)
+    assert "learning_rate" in resolved.model_fields_set
+
+
 def test_a_number_goes_before_a_workloads_wish_to_have_it_measured() -> None:
     wish = Recipe(learning_rate="auto")
     assert wish.range_test

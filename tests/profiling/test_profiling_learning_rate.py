@@ -16,11 +16,12 @@ from tests.factories import make_profile
 from tula_core import profiling
 from tula_core.engine.context import WorkerContext
 from tula_core.errors import InputError
-from tula_core.job import Job
+from tula_core.job import Job, Recipe
 from tula_core.models.assumptions import assumptions
 from tula_core.models.step.communication import fit_links
 from tula_core.profiling import learning_rate, measure
 from tula_core.profiling.collector import Collector
+from tula_core.profiling.describe import _note_of_rate
 from tula_core.profiling.learning_rate import measure_rate, settle_rate
 from tula_core.profiling.rate_rules import shares_of_runs
 from tula_core.profiling.rig import Rig
@@ -200,12 +201,20 @@ def test_a_refused_test_leaves_the_stated_rate_and_warns(tmp_path):
     assert found.job["recipe"]["learning_rate"] == 0.1
     (warning,) = [event.message for event in said if event.level == "warning" and "range test" in event.message]
     assert warning in found.warnings
-    assert "The recipe's rate of 0.1 is used, which may be far from the best" in warning
+    assert "Instead 0.1 is used, which may be far from the best" in warning
 
 
 def test_a_refused_test_without_a_stated_rate_is_an_error_that_names_the_field(tmp_path):
     with pytest.raises(InputError, match=r"recipe.learning_rate: auto has found none, and the workload states none"):
         measured(tmp_path, "learns_nothing_unstated", seconds=6)
+
+
+def test_a_rate_that_nobody_states_is_measured_unasked_and_said():
+    reference = Recipe(batch_size=32)
+    asked = Job(workload="x")
+    assert "Nobody states a learning rate for sgd" in _note_of_rate(asked, asked.resolved(reference, None))[0]
+    for job in (Job(workload="x", recipe={"learning_rate": "auto"}), Job(workload="x", recipe={"learning_rate": 0.1})):
+        assert not _note_of_rate(job, job.resolved(reference, None))
 
 
 def found_at(rate):

@@ -19,7 +19,7 @@ class RateTrial:
 class LearningRateTest:
     """Short runs from initial weights, judged on samples that are held out of the training set."""
 
-    used: float  # the rate of all that was measured afterwards: the one found, or where refused the recipe's
+    used: float  # the rate of all that was measured afterwards: the one found, or where refused what is stated or usual
     low: float | None  # 90 % interval; None where refused
     high: float | None
     refused: str  # why no rate was found, one or more sentences; empty where one was
@@ -41,8 +41,8 @@ class LearningRateTest:
         """What was found, or why nothing, in words without a final full stop."""
         if not self.found:
             return (
-                f"the range test of the learning rate is refused: {self.refused.rstrip('.')}. The recipe's rate of "
-                f"{self.used:.3g} is used, which may be far from the best"
+                f"the range test of the learning rate is refused: {self.refused.rstrip('.')}. Instead {self.used:.3g} "
+                "is used, which may be far from the best"
             )
         return (
             f"learning rate {self.used:.2g} ({self.low:.2g}-{self.high:.2g}, {self.seeds} seeds) from a range test of "
