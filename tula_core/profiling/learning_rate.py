@@ -49,6 +49,7 @@ class RatePlan:
 
     layout: Layout
     steps: int
+    fewest: int  # that are worth a test
     seeds: int
     held_out: int
     run_s: float  # planned for each run
@@ -78,10 +79,10 @@ def measure_rate(rig: Rig, runs: Sequence[SizeRun], seconds: float) -> LearningR
     if isinstance(plan, str):
         return refused_test(recipe, plan)
     search = _Search(rig=rig, plan=plan)
-    while search.plan.steps >= FEWEST_STEPS and not search.run(adaptive=recipe.optimizer != "sgd"):
+    while search.plan.steps >= plan.fewest and not search.run(adaptive=recipe.optimizer != "sgd"):
         search = _Search(rig=rig, plan=_shortened(search))
-    if search.plan.steps < FEWEST_STEPS:
-        why = too_short(search.plan.steps, seconds * FEWEST_STEPS / max(search.plan.steps, 1))
+    if search.plan.steps < plan.fewest:
+        why = too_short(search.plan.steps, plan.fewest, seconds * plan.fewest / max(search.plan.steps, 1))
         return refused_test(recipe, why)
     found = search.trials().result()
     return LearningRateTest(
@@ -112,14 +113,20 @@ def _plan(rig: Rig, runs: Sequence[SizeRun], seconds: float) -> RatePlan | str:
         return f"the {rig.samples} training samples are too few to hold some out. Give more samples"
     step_s = max(step_seconds(runs, layout), 1e-6)
     seeds, run_s, held, fitting = shares_of_runs(seconds, step_s, layout.global_batch, held)
-    whole = recipe.epochs * left // layout.global_batch
-    if whole < FEWEST_STEPS:
-        return f"the whole recipe has {whole} steps, and {FEWEST_STEPS} are the fewest that tell. Give more epochs"
+    whole = recipe.epochs * left // layout.global_batch  # nothing tells more than the recipe itself
+    fewest = min(FEWEST_STEPS, whole)
     steps = min(whole_power(fitting), MOST_STEPS, whole)
-    if steps < FEWEST_STEPS:
-        return too_short(steps, seconds / run_s * (run_s + (FEWEST_STEPS - fitting) * step_s))
-    stop_at_s = rig.left_s() - seconds
-    return RatePlan(layout=layout, steps=steps, seeds=seeds, held_out=held, run_s=run_s, stop_at_s=stop_at_s)
+    if steps < fewest:
+        return too_short(steps, fewest, seconds / run_s * (run_s + (fewest - fitting) * step_s))
+    return RatePlan(
+        layout=layout,
+        steps=steps,
+        fewest=fewest,
+        seeds=seeds,
+        held_out=held,
+        run_s=run_s,
+        stop_at_s=rig.left_s() - seconds,
+    )
 
 
 def _shortened(search: _Search) -> RatePlan:

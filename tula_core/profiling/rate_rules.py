@@ -53,10 +53,10 @@ def whole_power(steps: float) -> int:
     return 2 ** int(math.log2(steps)) if steps >= 1 else 0
 
 
-def too_short(steps: int, wanted_s: float) -> str:
+def too_short(steps: int, fewest: int, wanted_s: float) -> str:
     """Return why a test whose runs would have ``steps`` steps is refused."""
     return (
-        f"its runs would have {steps} steps, and {FEWEST_STEPS} are the fewest that tell. It needs about {wanted_s:.2g}"
+        f"its runs would have {steps} steps, and {fewest} are the fewest that tell. It needs about {wanted_s:.2g}"
         " s: give probe.seconds at least six times that"
     )
 

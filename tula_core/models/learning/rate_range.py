@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 MOST_RATIO = 10.0  # of the interval's ends; wider, and the test has found nothing
 _NEAR = 0.5  # of the best gain: rates with less do not say how sure the best is
 _STEEPEST = 3.0  # of a rise against the one on the other side
+_SMALLEST = 1e-6  # loss that is told apart, of the untrained network's
 _LEAST_GAIN = 0.02  # of the initial loss, or its natural logarithm
 TAIL = 0.05  # of the 90 % interval
 _MOST_BEYOND = 0.25  # chance that the best is at an end of what was tried
@@ -39,8 +40,8 @@ class RateRange:
 def gains(losses: Array, initial: Array) -> Array:
     """Return how far each run's loss is from that of its untrained network: 0 where nothing was gained, else below.
 
-    The difference of logarithms where all losses are positive, as a run's last losses count in proportion; else the
-    plain difference. What is not finite or worse than untrained counts as no gain.
+    The difference of logarithms where no loss is negative, as a run's last losses count in proportion, down to a
+    millionth of the first; else the plain difference. What is not finite or worse than untrained is no gain.
 
     Parameters
     ----------
@@ -51,7 +52,9 @@ def gains(losses: Array, initial: Array) -> Array:
     """
     start = initial[:, None]
     kept = np.minimum(np.where(np.isfinite(losses), losses, start), start)
-    return np.asarray(np.log(kept) - np.log(start) if np.all(kept > 0) else kept - start)
+    if np.any(kept < 0) or np.any(start <= 0):
+        return np.asarray(kept - start)
+    return np.asarray(np.log(np.maximum(kept, _SMALLEST * start) / start))
 
 
 def optimum(log_rates: Array, scores: Array) -> Array:
