@@ -287,6 +287,9 @@ def print_profile(console: Console, profile: Profile, *, cached: bool) -> None:
     noise = profile.noise.noise_scale_samples if profile.noise is not None else None
     if noise is not None:
         console.print(Text(f"Gradient noise scale: {units.number(noise)} samples"))
+    if profile.learning_rate is not None:
+        summary = profile.learning_rate.summary
+        console.print(Text(summary[:1].upper() + summary[1:]))
     use = profile.probe
     when = "earlier, nothing was measured now" if cached else use.stopped_because
     console.print(Text(f"Measured in {units.duration(use.used_s)} of {units.duration(use.budget_s)}: {when}"))

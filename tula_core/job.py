@@ -61,6 +61,9 @@ __all__ = [
     "with_overrides",
 ]
 
+ADAPTIVE_RATE = 1e-3
+"""For optimizers of Adam's family where nobody states a rate: Kingma and Ba 2015, arXiv 1412.6980, algorithm 1."""
+
 
 class Job(Part):
     """Workload, recipe, cluster, objective, constraints and seed.
@@ -176,9 +179,18 @@ class Job(Part):
             data["target"] = self.target.model_dump(mode="json") if isinstance(self.target, Target) else self.target
         return data
 
+    def at_learning_rate(self, rate: float) -> Job:
+        """Return this job with another learning rate in its recipe."""
+        recipe = Recipe(**{**self.recipe.model_dump(exclude_unset=True), "learning_rate": rate})
+        return self.model_copy(update={"recipe": recipe})
+
     def resolved(self, reference: Recipe, target: Target | None) -> Job:
-        """Return this job with every recipe field set: this job's where given, else the workload's reference."""
-        recipe = Recipe(**{**reference.model_dump(), **self.recipe.model_dump(exclude_unset=True)})
+        """Return this job with every recipe field set: this job's where given, else the workload's reference.
+
+        A learning rate that neither states, or the workload only for another family of optimizers, is to be measured;
+        where the measuring is refused, the family's usual rate is used. If it was asked for, the rate stays away.
+        """
+        recipe = Recipe(**_completed(reference, self.recipe.model_dump(exclude_unset=True)))
         chosen = self.target if "target" in self.model_fields_set else target
         return self.model_copy(update={"recipe": recipe, "target": None if chosen == "none" else chosen})
 
@@ -187,6 +199,8 @@ class Job(Part):
         mine, asked = self.to_dict(), request.to_dict()
         recipe, target = mine.pop("recipe"), mine.pop("target", None)
         wanted, goal = asked.pop("recipe"), asked.pop("target", target)
+        if wanted.get("range_test"):
+            wanted.pop("learning_rate", None)  # it was measured
         same_goal = (None if goal == "none" else goal) == target
         return mine == asked and wanted.items() <= recipe.items() and same_goal
 
@@ -242,6 +256,20 @@ class Job(Part):
             raise InputError(f"job: {name!r} is neither a file nor a built-in job. {nearest(name, builtin_names())}")
         text = importlib.resources.files("tula_core").joinpath("jobs", f"{name}.yaml").read_text(encoding="utf-8")
         return cls.from_mapping(with_overrides(parse(text), overrides), source=name)
+
+
+def _completed(reference: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a recipe, those ``given`` before those of the workload's reference."""
+    fields = {**reference.model_dump(), **given}
+    if "learning_rate" in given:  # a number goes before the workload's wish to have it measured
+        return fields | {"range_test": given.get("range_test", False)}
+    sgd = fields["optimizer"] == "sgd"
+    if "learning_rate" in reference.model_fields_set and sgd == (reference.optimizer == "sgd"):
+        return fields
+    if fields["range_test"]:
+        return {name: value for name, value in fields.items() if name != "learning_rate"}
+    decided = "range_test" in given or "range_test" in reference.model_fields_set
+    return fields | {"learning_rate": Recipe().learning_rate if sgd else ADAPTIVE_RATE, "range_test": not decided}
 
 
 def builtin_names() -> list[str]:

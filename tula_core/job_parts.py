@@ -79,6 +79,19 @@ def _some_rate(value: Any) -> Any:
     return value
 
 
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value.strip() == "auto"
+
+
+def _rate_or_auto(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError("write a number above 0, or auto to have it measured") from None
+
+
 def _is_of_parts(annotation: Any) -> bool:
     """Return whether a field holds parts, which check their own fields."""
     return any(isinstance(kind, type) and issubclass(kind, Part) for kind in (annotation, *get_args(annotation)))
@@ -103,11 +116,13 @@ class Recipe(Part):
     """How the network is trained at its reference batch size.
 
     ``learning_rate`` belongs to ``batch_size``, a global batch in samples; other batch sizes get a rate by the rule
-    of the optimizer's family. ``epochs`` are passes over the training set, the cap where there is a target.
+    of the optimizer's family. ``auto`` stands for ``range_test``: the rate is measured, and a number beside it is what
+    is used where the measurement is refused. ``epochs`` are passes over the training set, the cap where there is a
+    target.
     """
 
     optimizer: Optimizer = "sgd"
-    learning_rate: Positive = 0.05
+    learning_rate: Annotated[Positive, BeforeValidator(_rate_or_auto)] = 0.05
     batch_size: Count = 64
     epochs: Count = 5
     schedule: Schedule = "cosine"
@@ -116,6 +131,17 @@ class Recipe(Part):
     precision: Precision = "fp32"
     channels_last: bool = False
     loader_workers: int = Field(0, ge=0, strict=True)
+    range_test: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _auto_is_a_test(cls, data: Any) -> Any:
+        """Take ``learning_rate: auto`` as what it means, so that a rate is a number everywhere else."""
+        if not isinstance(data, Mapping) or not _is_auto(data.get("learning_rate")):
+            return data
+        if data.get("range_test") is False:
+            raise ValueError("range_test: false contradicts learning_rate: auto. Keep one of the two")
+        return {**{key: value for key, value in data.items() if key != "learning_rate"}, "range_test": True}
 
 
 class Target(Part):

@@ -191,3 +191,78 @@ def test_precisions_are_considered_beside_the_recipes_own() -> None:
         Job.from_mapping({"workload": "x", "precisions": ["int8"]})
     with pytest.raises(InputError, match="precisions"):
         Job.from_mapping({"workload": "x", "precisions": []})
+
+
+def test_a_rate_to_be_measured_is_a_switch_and_never_text() -> None:
+    job = Job.builtin("digits-cnn", ["recipe.learning_rate=auto"])
+    assert job.to_dict()["recipe"] == {"range_test": True}
+    assert job.recipe.learning_rate == Recipe().learning_rate
+    assert Job.from_mapping(job.to_dict()) == job
+    assert job.digest != Job.builtin("digits-cnn").digest
+
+
+def test_a_measured_rate_falls_back_on_what_is_stated_and_on_nothing_else() -> None:
+    asked = Job(workload="x", recipe={"learning_rate": "auto"})
+    stated = asked.resolved(Recipe(learning_rate=0.3), None)
+    assert (stated.recipe.learning_rate, stated.recipe.range_test) == (0.3, True)
+    unstated = asked.resolved(Recipe(epochs=3), None)
+    assert "learning_rate" not in unstated.recipe.model_fields_set
+    assert "learning_rate" not in Job.from_mapping(unstated.to_dict()).recipe.model_fields_set
+    both = Job(workload="x", recipe={"learning_rate": 0.2, "range_test": True}).resolved(
+        Recipe(learning_rate=0.3), None
+    )
+    assert (both.recipe.learning_rate, both.recipe.range_test) == (0.2, True)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "reference", "rate", "tested"),
+    [
+        ({}, Recipe(learning_rate=0.3), 0.3, False),
+        ({}, Recipe(batch_size=32), 0.05, True),
+        ({}, Recipe(optimizer="adam"), 1e-3, True),
+        ({"range_test": False}, Recipe(optimizer="adam"), 1e-3, False),
+        ({"optimizer": "adamw"}, Recipe(learning_rate=0.3), 1e-3, True),
+        ({"optimizer": "adamw"}, Recipe(optimizer="adam", learning_rate=0.002), 0.002, False),
+        ({"optimizer": "sgd"}, Recipe(optimizer="adam", learning_rate=0.002), 0.05, True),
+        ({"optimizer": "adam", "learning_rate": 0.01}, Recipe(learning_rate=0.3), 0.01, False),
+    ],
+)
+def test_a_rate_that_nobody_states_for_the_optimizer_is_measured(
+    recipe: dict[str, object], reference: Recipe, rate: float, tested: bool
+) -> None:
+    resolved = Job(workload="x", recipe=recipe).resolved(reference, None).recipe
+    assert (resolved.learning_rate, resolved.range_test) == (rate, tested)
+    assert "learning_rate" in resolved.model_fields_set
+
+
+def test_a_number_goes_before_a_workloads_wish_to_have_it_measured() -> None:
+    wish = Recipe(learning_rate="auto")
+    assert wish.range_test
+    assert Job(workload="x").resolved(wish, None).recipe.range_test
+    assert not Job(workload="x", recipe={"learning_rate": 0.2}).resolved(wish, None).recipe.range_test
+
+
+def test_a_job_at_the_measured_rate_completes_its_request() -> None:
+    asked = Job(workload="x", recipe={"learning_rate": 0.2, "range_test": True})
+    resolved = asked.resolved(Recipe(), None).at_learning_rate(0.04)
+    assert resolved.recipe.learning_rate == 0.04
+    assert resolved.completes(asked)
+    assert not resolved.completes(Job(workload="x", recipe={"learning_rate": 0.2}))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        (
+            {"learning_rate": "high"},
+            "recipe.learning_rate: write a number above 0, or auto to have it measured, got 'hi",
+        ),
+        ({"learning_rate": "-1"}, "recipe.learning_rate: input should be greater than 0"),
+        ({"learning_rate": "nan"}, "recipe.learning_rate: input should be "),
+        ({"learning_rate": "auto", "range_test": False}, "recipe.range_test: false contradicts learning_rate: auto"),
+    ],
+)
+def test_another_word_for_a_rate_is_refused(recipe: dict[str, object], expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Job.from_mapping({"workload": "x", "recipe": recipe})
+    assert expected in str(caught.value)

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -114,3 +115,20 @@ def only_fp32():
             return super().forward(inputs)
 
     return workload(Refusing)
+
+
+def unstated():
+    made = workload()
+    return replace(made, recipe=Recipe(batch_size=32, epochs=16))
+
+
+def learns_nothing():
+    class Deaf(Tiny):
+        def forward(self, inputs):
+            return 0.0 * self.layers(inputs) + torch.linspace(0.0, 1.0, 2)
+
+    return workload(Deaf)
+
+
+def learns_nothing_unstated():
+    return replace(learns_nothing(), recipe=Recipe(batch_size=32, epochs=16))

@@ -71,7 +71,7 @@ def evaluate(trainee: Trainee, batch: int, *, limit: int | None = None, seed: in
         chosen = np.sort(np.random.default_rng(derive_seed(seed, "evaluation part")).permutation(samples)[:limit])
     own = chosen[context.rank :: context.processes]
     share_buffers(trainee.network, context)
-    with _evaluating(trainee.network), preserved_random_states(), torch.inference_mode():
+    with evaluating(trainee.network), preserved_random_states(), torch.inference_mode():
         total, count, used = _sums(trainee, own, batch, derive_seed(seed, "evaluation"))
     total, weight, seen = context.all_reduce_sum([total, float(count), float(len(own))])
     seconds, shortfall = context.all_reduce_max([time.perf_counter() - started, float(batch - used)])
@@ -84,7 +84,7 @@ def evaluate(trainee: Trainee, batch: int, *, limit: int | None = None, seed: in
 
 
 @contextlib.contextmanager
-def _evaluating(network: torch.nn.Module) -> Iterator[None]:
+def evaluating(network: torch.nn.Module) -> Iterator[None]:
     """Put a network into evaluation mode and each of its modules back into its own."""
     flags = [(module, module.training) for module in network.modules()]
     network.eval()

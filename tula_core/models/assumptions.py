@@ -83,6 +83,8 @@ def _of_learning(profile: Profile, job: Job, learning: LearningModel | None) -> 
                 f"the pilot at global batch {pilot.global_batch} diverged at learning rate {pilot.learning_rate:g}: "
                 "that rate is suspect there, and its accuracy is forecast from the other pilots"
             )
+    if profile.learning_rate is not None:
+        yield profile.learning_rate.summary
     cap = job.recipe.epochs
     if isinstance(job.target, Target) and job.target.metric != profile.facts.metric:
         yield (

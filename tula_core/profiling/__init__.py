@@ -15,12 +15,12 @@ from tula_core.errors import InputError, RunError
 from tula_core.home import check_room
 from tula_core.job import Job
 from tula_core.profiling.cache import cached_profile, fingerprint, keep_profile
-from tula_core.profiling.describe import complete, describe
+from tula_core.profiling.describe import at_measured_rate, complete, describe
 from tula_core.profiling.measure import measure
 from tula_core.progress import Event, Listener, silent
 from tula_core.records import Hardware, Profile, WorkloadFacts
 
-__all__ = ["complete", "describe", "fingerprint", "measure", "profile"]
+__all__ = ["at_measured_rate", "complete", "describe", "fingerprint", "measure", "profile"]
 
 
 def profile(job: Job, *, reprofile: bool = False, listener: Listener = silent) -> tuple[Job, Profile, bool]:
@@ -49,9 +49,10 @@ def profile(job: Job, *, reprofile: bool = False, listener: Listener = silent) -
             if found is None:
                 measured = _measured(resolved, facts, hardware, listener)
                 keep_profile(measured)
-                return resolved, measured, False
+                return at_measured_rate(resolved, measured), measured, False
     listener(Event(stage="profile", message="measurements taken from the cache", fraction=1.0, level="info"))
     # The measurements may have been made for a job with another target or price: what is asked now counts.
+    resolved = at_measured_rate(resolved, found)
     return resolved, dataclasses.replace(found, job=resolved.to_dict()), True
 
 

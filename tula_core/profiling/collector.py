@@ -17,6 +17,7 @@ from tula_core.records import (
     EvaluationTiming,
     GradientNoise,
     HostMemory,
+    LearningRateTest,
     MemoryUse,
     Pilot,
     PowerUse,
@@ -50,6 +51,7 @@ class Collector:
         self.precisions: dict[tuple[str, int], PrecisionTiming] = {}
         self.content: ContentMemory | None = None
         self.host: HostMemory | None = None
+        self.learning_rate: LearningRateTest | None = None
         self.warnings: list[str] = []
         self.failed: list[str] = []
         self.first_traceback = ""
@@ -181,6 +183,17 @@ class Collector:
 
     def _on_noise(self, data: Mapping[str, Any]) -> None:
         self.noise = _record(GradientNoise, data)
+
+    def _on_learning_rate(self, data: Mapping[str, Any]) -> None:
+        self.tested(_record(LearningRateTest, data))
+
+    def tested(self, test: LearningRateTest) -> None:
+        """Take the result of a range test and say it."""
+        self.learning_rate = test
+        if test.found:
+            self._listener(Event(stage="profile", message=test.summary, level="info"))
+        else:
+            self.warn(test.summary)
 
     def _on_no_pilot(self, data: Mapping[str, Any]) -> None:
         self.warn(f"there was no time for a pilot at a global batch of {data['global_batch']}: give probe.seconds more")

@@ -42,7 +42,7 @@ def describe(job: Job, listener: Listener = silent) -> tuple[Job, WorkloadFacts,
     resolved = Job.from_mapping(answer["job"])
     facts = TypeAdapter(WorkloadFacts).validate_python(answer["facts"])
     hardware = TypeAdapter(Hardware).validate_python(answer["hardware"])
-    for note in facts.notes:
+    for note in (*facts.notes, *_note_of_rate(job, resolved)):
         listener(Event(stage="describe", message=note, level="info"))
     listener(
         Event(
@@ -54,6 +54,17 @@ def describe(job: Job, listener: Listener = silent) -> tuple[Job, WorkloadFacts,
         )
     )
     return resolved, facts, hardware
+
+
+def _note_of_rate(asked: Job, resolved: Job) -> tuple[str, ...]:
+    """Return that a rate is measured which nobody asked to measure."""
+    recipe = resolved.recipe
+    if not recipe.range_test or asked.recipe.range_test:
+        return ()
+    return (
+        f"Nobody states a learning rate for {recipe.optimizer}: it is measured in the probe's time. "
+        "Set recipe.learning_rate to a number to leave that out.",
+    )
 
 
 def complete(job: Job, profile: Profile) -> Job:
@@ -70,10 +81,23 @@ def complete(job: Job, profile: Profile) -> Job:
         _require_same(field, getattr(measured, field), getattr(job, field))
     target = measured.target if isinstance(measured.target, Target) else None
     resolved = job.resolved(measured.recipe, target)
-    for field in sorted(set(Recipe.model_fields) - {"epochs"}):
+    for field in sorted(set(Recipe.model_fields) - {"epochs", "range_test", "learning_rate"}):
         _require_same(f"recipe.{field}", getattr(measured.recipe, field), getattr(resolved.recipe, field))
+    if resolved.recipe.range_test:
+        if profile.learning_rate is None:
+            raise InputError(
+                f"recipe.learning_rate: is auto, but the profile was measured with {measured.recipe.learning_rate:g} "
+                "and no range test. Give the profile of this job, or leave the profile out to measure."
+            )
+        resolved = at_measured_rate(resolved, profile)
+    _require_same("recipe.learning_rate", measured.recipe.learning_rate, resolved.recipe.learning_rate)
     _require_threads(resolved, profile.hardware)
     return resolved
+
+
+def at_measured_rate(job: Job, profile: Profile) -> Job:
+    """Return the job at the learning rate of a profile's range test; the job itself where it had none."""
+    return job if profile.learning_rate is None else job.at_learning_rate(profile.learning_rate.used)
 
 
 def _require_threads(job: Job, hardware: Hardware) -> None:

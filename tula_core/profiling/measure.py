@@ -16,6 +16,7 @@ from tula_core.profiling import active_worlds
 from tula_core.profiling import worlds as plans
 from tula_core.profiling.active import SETTLED
 from tula_core.profiling.collector import Collector
+from tula_core.profiling.rate_rules import refused_test, require_rate
 from tula_core.profiling.worlds import FEWEST_SECONDS, LATER_START, ONE, World
 from tula_core.progress import Event, Listener, silent
 from tula_core.records import Hardware, ProbeUse, Profile, StartUp, WorkloadFacts
@@ -45,6 +46,12 @@ class Probe:
     def used_s(self) -> float:
         """Seconds since the measuring began."""
         return self.collector.used_s
+
+    @property
+    def trained_job(self) -> Job:
+        """The job at the learning rate that was found, where one was to be."""
+        test = self.collector.learning_rate
+        return self.job if test is None else self.job.at_learning_rate(test.used)
 
     @property
     def known(self) -> active_worlds.Known:
@@ -92,7 +99,7 @@ def measure(
     listener(Event(stage="profile", message=f"measured in {probe.used_s:.0f} s", fraction=1.0, level="info"))
     return Profile(
         schema_version=Profile.SCHEMA_VERSION,
-        job=job.to_dict(),
+        job=probe.trained_job.to_dict(),
         fingerprint=fingerprint(job, facts, hardware),
         facts=facts,
         hardware=hardware,
@@ -114,6 +121,7 @@ def measure(
         content=collector.content,
         host=collector.host,
         power=tuple(collector.power.values()),
+        learning_rate=collector.learning_rate,
     )
 
 
@@ -134,6 +142,16 @@ def _measure_worlds(probe: Probe, worlds: Sequence[World]) -> None:
         # Time that earlier worlds did not need goes to the later ones.
         share = shares[number] / sum(shares[number:])
         _measure_world(probe, world, share, len(waiting))
+        if world == ONE and probe.job.recipe.range_test:
+            _require_test(probe)
+
+
+def _require_test(probe: Probe) -> None:
+    """Note that the rate was to be measured where no worker came to it."""
+    if probe.collector.learning_rate is None:
+        why = "the process that measures it ended before it came to it. See the warnings above"
+        require_rate(probe.job.recipe.model_fields_set, why)
+        probe.collector.tested(refused_test(probe.job.recipe, why))
 
 
 def _most_worth(probe: Probe, worlds: Sequence[World], waiting: Sequence[World]) -> World | None:
@@ -208,7 +226,7 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
     task = WorkerTask(
         entry="tula_core.profiling.sweep:run_in_worker",
         payload={
-            "job": probe.job.to_dict(),
+            "job": probe.trained_job.to_dict(),
             "sizes": list(sizes),
             "middle": max(1, reference // world.processes),
             "gradient_bytes": probe.facts.gradient_bytes,
@@ -216,6 +234,7 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
             "pilots": _pilots(probe, world),
             "noise": world == probe.pilot_world,
             "precisions": list(probe.job.other_precisions) if world == ONE else [],
+            "find_rate": world == ONE and probe.job.recipe.range_test and collector.learning_rate is None,
             **active_worlds.worker_hints(probe.known, world, sizes),
             "seconds": probe.left_for(world),
             "launched_at_s": time.time(),

@@ -81,6 +81,13 @@ def _of_share(share: int, processes: int, largest_local: int) -> Layout:
     return Layout(processes=processes, local_batch=-(-share // accumulation), accumulation=accumulation)
 
 
+def step_seconds(runs: Sequence[SizeRun], layout: Layout) -> float:
+    """Return what a step of ``layout`` takes by the sizes that were timed."""
+    known = sorted((run.local_batch, run.estimate_s) for run in runs)
+    sizes, seconds = zip(*known, strict=True)
+    return float(np.interp(layout.local_batch, sizes, seconds)) * layout.accumulation
+
+
 class Pilots:
     """The pilots of one worker."""
 
@@ -157,9 +164,7 @@ class Pilots:
         )
 
     def _step_s(self, layout: Layout) -> float:
-        known = sorted((run.local_batch, run.estimate_s) for run in self._runs)
-        sizes, seconds = zip(*known, strict=True)
-        return float(np.interp(layout.local_batch, sizes, seconds)) * layout.accumulation
+        return step_seconds(self._runs, layout)
 
 
 @dataclass(slots=True)

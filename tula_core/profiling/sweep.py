@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from tula_core.engine.checkpoint import save_checkpoint
 from tula_core.profiling.active import Standing, next_size
 from tula_core.profiling.communication import message_sizes, time_all_reduce
+from tula_core.profiling.learning_rate import settle_rate
 from tula_core.profiling.memory import MemoryPhases, sample_content
 from tula_core.profiling.pilot import Pilots
 from tula_core.profiling.power import PowerLog
 from tula_core.profiling.precision import measure_precisions
+from tula_core.profiling.rate_rules import RATE_SHARE
 from tula_core.profiling.rig import Rig, StepFeed
 from tula_core.profiling.statistics import drift, forecast_peak, robust_mean, standard_error
 from tula_core.profiling.timing import CLOCKED_STEPS, SizeRun, first_look, timed_block
@@ -206,8 +208,8 @@ def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[st
 
     ``payload``: ``sizes`` (local batches, ascending), ``middle`` (the reference's local batch), ``gradient_bytes``,
     ``pilots`` (global batches), ``noise`` (whether the last pilot measures it), ``precisions`` (others than the
-    recipe's, for one process), ``log_weights`` (of each local batch, by its digits) and ``rival`` as `next_size` takes
-    them, and those of `Rig`.
+    recipe's, for one process), ``find_rate`` (whether to measure the learning rate, for one process), ``log_weights``
+    (of each local batch, by its digits) and ``rival`` as `next_size` takes them, and those of `Rig`.
     """
     rig = Rig(context, payload)
     context.emit("ready", seconds=rig.left_s())
@@ -219,6 +221,8 @@ def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[st
     precisions = payload.get("precisions", [])
     precision_s = _PRECISION_SHARE * min(len(precisions), 2) * rig.left_s()
     measure_precisions(rig, sweep.runs, dict(sweep.peaks), precisions, precision_s)
+    if payload.get("find_rate"):
+        settle_rate(rig, sweep.runs, RATE_SHARE * rig.left_s())
     left = rig.left_s() - _TEARDOWN_S
     pilots = Pilots(
         rig,

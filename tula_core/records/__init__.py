@@ -7,6 +7,7 @@
 from tula_core.records.candidate import QUANTITIES, Candidate, ExpectedPoint, Interval, Row, Stage
 from tula_core.records.codec import from_json, load, save, to_json
 from tula_core.records.corrections import Correction, Corrections
+from tula_core.records.learning_rate import LearningRateTest, RateTrial
 from tula_core.records.mitigation import MitigationEffect
 from tula_core.records.outcome import CurvePoint, MethodChange, Outcome
 from tula_core.records.plan import Plan, PlanProbe
@@ -44,6 +45,7 @@ __all__ = [
     "Hardware",
     "HostMemory",
     "Interval",
+    "LearningRateTest",
     "MemoryUse",
     "MethodChange",
     "MitigationEffect",
@@ -56,6 +58,7 @@ __all__ = [
     "PrecisionTiming",
     "ProbeUse",
     "Profile",
+    "RateTrial",
     "Row",
     "Stage",
     "StartUp",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from tula_core.records.codec import Reading
+from tula_core.records.learning_rate import LearningRateTest
 from tula_core.records.power import PowerUse
 
 
@@ -224,3 +225,4 @@ class Profile:
     content: ContentMemory | None = None
     host: HostMemory | None = None
     power: tuple[PowerUse, ...] = ()  # empty where no meter could be read
+    learning_rate: LearningRateTest | None = None  # where the recipe's rate was to be measured

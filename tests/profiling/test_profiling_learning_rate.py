@@ -1,0 +1,274 @@
+"""The range test in the measuring worker: what it finds and costs, what it leaves behind, when it is refused."""
+
+import dataclasses
+import random
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from profiling_facts import make_facts, make_hardware, make_job
+
+from tests.factories import make_profile
+from tula_core import profiling
+from tula_core.engine.context import WorkerContext
+from tula_core.errors import InputError
+from tula_core.job import Job, Recipe
+from tula_core.models.assumptions import assumptions
+from tula_core.models.step.communication import fit_links
+from tula_core.profiling import learning_rate, measure
+from tula_core.profiling.collector import Collector
+from tula_core.profiling.describe import _note_of_rate
+from tula_core.profiling.learning_rate import measure_rate, settle_rate
+from tula_core.profiling.rate_rules import shares_of_runs
+from tula_core.profiling.rig import Rig
+from tula_core.progress import silent
+from tula_core.records import LearningRateTest, Profile, from_json, to_json
+from tula_core.workloads.load import load_workload
+
+HERE = Path(__file__).parent
+SLOW_S = 50.0  # a step that is taken to be this slow has few steps in a run, and time never ends it
+
+
+@pytest.fixture(autouse=True)
+def _workers_find_the_workloads(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+@pytest.fixture
+def rig_of(tmp_path, kept_signals):
+    """Make a measuring worker in this very process."""
+    made, threads = [], torch.get_num_threads()
+    torch.set_num_threads(1)  # as a worker's launcher does
+
+    def make(workload, **recipe):
+        job = Job(workload=workload, recipe={"range_test": True, **recipe})
+        loaded = load_workload(job)
+        context = WorkerContext({"nodes": 1, "processes_per_node": 1, "rendezvous": ""}, tmp_path)
+        made.append(context)
+        task = {"job": job.resolved(loaded.recipe, loaded.target).to_dict(), "seconds": 1e6}
+        return Rig(context, task | {"launched_at_s": time.time(), "share": 1.0, "later_starts": 0})
+
+    yield make
+    for context in made:
+        context.close()
+    torch.set_num_threads(threads)
+
+
+def short_test(rig, steps=32):
+    """Test with runs of ``steps`` steps and three seeds."""
+    batch = rig.job.recipe.batch_size
+    run = SimpleNamespace(local_batch=batch, estimate_s=SLOW_S)
+    return measure_rate(rig, [run], 22 * SLOW_S * (steps + 2 + 200 / batch))
+
+
+def test_the_rate_of_a_tuned_recipe_is_found_again(rig_of):
+    """The digits' recipe says 0.05."""
+    found = short_test(rig_of("digits-cnn"))
+    assert found.found and found.steps == 32 and found.seeds == 3 and found.held_out == 200
+    assert 0.05 / 4 <= found.used <= 0.05 * 4
+    assert found.low <= found.used <= found.high <= 10 * found.low
+    assert f"learning rate {found.used:.2g} (" in found.summary and "3 seeds) from a range test of" in found.summary
+
+
+def test_the_same_test_gives_the_same_runs(rig_of):
+    first, second = (short_test(rig_of("profiling_workloads:tiny"), steps=16) for _ in range(2))
+    assert dataclasses.replace(first, seconds=0) == dataclasses.replace(second, seconds=0)
+    assert [trial.learning_rate for trial in first.trials] == sorted(trial.learning_rate for trial in first.trials)
+
+
+def test_adaptive_optimizers_are_tried_at_rates_of_their_own(rig_of):
+    adam = short_test(rig_of("profiling_workloads:tiny", optimizer="adam"), steps=16)
+    sgd = short_test(rig_of("profiling_workloads:tiny", momentum=0.0, weight_decay=0.0), steps=16)
+    assert adam.trials[0].learning_rate == 1e-4 < sgd.trials[0].learning_rate == 1e-3
+
+
+def states(rig):
+    """Return the random states and all that a rig's own network holds."""
+    network = [tensor.numpy().tobytes() for tensor in rig.trainee.network.state_dict().values()]
+    flags = [module.training for module in rig.trainee.network.modules()]
+    generators = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().numpy().tobytes()
+    return generators, network, flags, str(rig.trainee.optimizer.state_dict())
+
+
+def test_nothing_is_left_behind_but_the_rate(rig_of, tmp_path):
+    rig = rig_of("digits-cnn")
+    before, files = states(rig), sorted(tmp_path.iterdir())
+    settle_rate(rig, [SimpleNamespace(local_batch=32, estimate_s=SLOW_S)], 22 * SLOW_S * 26)
+    assert states(rig) == before
+    assert sorted(tmp_path.iterdir()) == files
+    assert rig.job.recipe.learning_rate != 0.05
+    assert rig.job.at_learning_rate(0.05).to_dict()["recipe"] == rig.job.to_dict()["recipe"] | {"learning_rate": 0.05}
+
+
+def test_the_evaluation_set_is_never_read(rig_of, monkeypatch):
+    rig = rig_of("profiling_workloads:tiny")
+    opened = rig.workload._opened["eval"]
+    monkeypatch.setitem(rig.workload._opened, "eval", None)
+    assert short_test(rig, steps=16).trials
+    assert opened is not None
+
+
+def test_no_run_trains_on_what_judges_it(rig_of, monkeypatch):
+    rig = rig_of("profiling_workloads:tiny")
+    seen = []
+    own = learning_rate.part_of
+    monkeypatch.setattr(learning_rate, "part_of", lambda data, indices: seen.append(set(indices)) or own(data, indices))
+    short_test(rig, steps=16)
+    assert len(seen) == 2 * 3  # for each of three seeds
+    for train, held in zip(seen[::2], seen[1::2], strict=True):
+        assert not train & held and train | held == set(range(512)) and len(held) == 128
+    assert len({frozenset(held) for held in seen[1::2]}) == 3
+
+
+def test_a_step_slower_than_was_thought_makes_the_runs_shorter(rig_of, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(learning_rate, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    own = learning_rate.run_step
+
+    def slow(*arguments):
+        clock.now += 4 * SLOW_S
+        return own(*arguments)
+
+    monkeypatch.setattr(learning_rate, "run_step", slow)
+    found = short_test(rig_of("profiling_workloads:tiny"), steps=128)
+    assert found.steps == 32 and found.trials
+
+
+def test_a_test_that_has_no_time_is_refused_with_what_it_needs(rig_of):
+    found = short_test(rig_of("profiling_workloads:tiny"), steps=4)
+    assert not found.found and found.used == 0.1 and not found.trials
+    assert "its runs would have 8 steps, and 16 are the fewest that tell" in found.refused
+    assert "give probe.seconds" in found.refused
+
+
+def test_time_that_ends_in_the_midst_keeps_what_is_complete(rig_of, monkeypatch):
+    rig = rig_of("profiling_workloads:tiny")
+    left = SimpleNamespace(calls=0)
+
+    def left_s():
+        left.calls += 1
+        return 1e6 if left.calls < 12 else -1e9
+
+    monkeypatch.setattr(rig, "left_s", left_s)
+    found = short_test(rig, steps=16)
+    assert found.refused.startswith("there was not the time for two seeds at three rates")
+    assert 1 <= sum(len(trial.losses) for trial in found.trials) < 12
+
+
+def test_more_time_goes_into_longer_runs_first_and_into_more_seeds_then():
+    seeds, run_s, held, steps = shares_of_runs(220.0, 0.1, 32, 200)
+    assert (seeds, run_s, held) == (3, 10.0, 200)
+    assert steps == pytest.approx(100 - 200 / 32)
+    assert shares_of_runs(2200.0, 0.1, 32, 200)[0] == 5
+    for seconds in (1.0, 10.0, 1e4):
+        seeds, run_s, held, steps = shares_of_runs(seconds, 0.1, 32, 1000)
+        assert 200 <= held <= 1000 and seeds in (3, 5)
+        assert run_s * (4 + 6 * seeds) == pytest.approx(seconds)
+        assert steps >= 0
+
+
+def measured(tmp_path, workload, listener=silent, seconds=30, **recipe):
+    job = Job(
+        workload=f"profiling_workloads:{workload}", recipe={"range_test": True, **recipe}, probe={"seconds": seconds}
+    )
+    loaded = load_workload(job)
+    return measure(job.resolved(loaded.recipe, None), make_facts(), make_hardware(), listener, folder=tmp_path / "own")
+
+
+def test_a_profile_is_measured_at_the_rate_that_was_found(tmp_path):
+    said = []
+    found = measured(tmp_path, "unstated", said.append)
+    test = found.learning_rate
+    assert test is not None and test.found and found.probe.used_s < 36
+    assert found.job["recipe"]["learning_rate"] == test.used
+    assert found.pilots[0].learning_rate == pytest.approx(test.used)
+    assert [event.message for event in said if event.level == "info" and "range test" in event.message] == [
+        test.summary
+    ]
+    assert from_json(Profile, to_json(found), source="test") == found
+
+
+def test_a_refused_test_leaves_the_stated_rate_and_warns(tmp_path):
+    said = []
+    found = measured(tmp_path, "learns_nothing", said.append, seconds=6)
+    assert found.learning_rate.refused and found.learning_rate.used == 0.1
+    assert found.job["recipe"]["learning_rate"] == 0.1
+    (warning,) = [event.message for event in said if event.level == "warning" and "range test" in event.message]
+    assert warning in found.warnings
+    assert "Instead 0.1 is used, which may be far from the best" in warning
+
+
+def test_a_refused_test_without_a_stated_rate_is_an_error_that_names_the_field(tmp_path):
+    with pytest.raises(InputError, match=r"recipe.learning_rate: auto has found none, and the workload states none"):
+        measured(tmp_path, "learns_nothing_unstated", seconds=6)
+
+
+def test_a_rate_that_nobody_states_is_measured_unasked_and_said():
+    reference = Recipe(batch_size=32)
+    asked = Job(workload="x")
+    assert "Nobody states a learning rate for sgd" in _note_of_rate(asked, asked.resolved(reference, None))[0]
+    for job in (Job(workload="x", recipe={"learning_rate": "auto"}), Job(workload="x", recipe={"learning_rate": 0.1})):
+        assert not _note_of_rate(job, job.resolved(reference, None))
+
+
+def found_at(rate):
+    return LearningRateTest(
+        used=rate, low=rate / 2, high=2 * rate, refused="", batch_size=32, seeds=3, steps=32, held_out=128, seconds=14.2
+    )
+
+
+def test_a_cached_profile_gives_its_rate_to_the_job(monkeypatch, tmp_path):
+    job = make_job({"recipe": {"learning_rate": 0.1, "batch_size": 32, "epochs": 8, "range_test": True}})
+    facts, hardware = make_facts(), make_hardware()
+    monkeypatch.setattr(profiling, "describe", lambda asked, listener: (job, facts, hardware))
+    kept = dataclasses.replace(
+        make_profile(), fingerprint=profiling.fingerprint(job, facts, hardware), learning_rate=found_at(0.03)
+    )
+    profiling.keep_profile(kept)
+    resolved, found, cached = profiling.profile(job)
+    assert cached and found.learning_rate == kept.learning_rate
+    assert resolved.recipe.learning_rate == found.job["recipe"]["learning_rate"] == 0.03
+
+
+def test_a_profile_given_by_hand_gives_its_rate_too():
+    job = make_job({"recipe": {"learning_rate": 0.03, "batch_size": 32, "epochs": 8, "range_test": True}})
+    profile = dataclasses.replace(
+        make_profile(), job=job.to_dict(), hardware=make_hardware(), learning_rate=found_at(0.03)
+    )
+    asked = Job(workload=job.workload, recipe={"learning_rate": "auto"})
+    assert profiling.complete(asked, profile).recipe.learning_rate == 0.03
+    both = Job(workload=job.workload, recipe={"learning_rate": 0.5, "range_test": True})
+    assert profiling.complete(both, profile).recipe.learning_rate == 0.03
+    with pytest.raises(InputError, match=r"recipe.learning_rate: is 0.5, but the profile was measured with 0.03"):
+        profiling.complete(Job(workload=job.workload, recipe={"learning_rate": 0.5}), profile)
+    plain = dataclasses.replace(profile, learning_rate=None, job=make_job().to_dict())
+    with pytest.raises(
+        InputError, match=r"recipe.learning_rate: is auto, but the profile was measured with 0.1 and no"
+    ):
+        profiling.complete(asked, plain)
+
+
+def test_a_plan_says_where_its_rate_is_from():
+    profile = dataclasses.replace(make_profile(), learning_rate=found_at(0.04))
+    said = assumptions(profile, make_job(), fit_links((), device="cpu", link_gbps=None), None, None)
+    assert "learning rate 0.04 (0.02-0.08, 3 seeds) from a range test of 14 s" in said
+
+
+def test_a_worker_that_never_came_to_it_is_spoken_of():
+    said = []
+    collector = Collector(said.append, 60)
+    collector.hear({"kind": "learning_rate", "at_s": 0.0, **dataclasses.asdict(found_at(0.04))})
+    assert collector.learning_rate == found_at(0.04)
+    assert [event.level for event in said] == ["info"]
+
+
+def test_a_profile_of_an_earlier_release_has_no_test():
+    text = to_json(make_profile()).replace(',\n  "learning_rate": null', "")
+    assert '"learning_rate": null' not in text
+    assert from_json(Profile, text, source="old").learning_rate is None
