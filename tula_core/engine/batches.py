@@ -11,7 +11,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -75,17 +75,15 @@ def epoch_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
     return np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(samples)
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(NamedTuple):
     """What one micro-batch is made of: sample numbers, and the seed of their random transforms."""
 
     indices: NDArray[np.int64]
     seed: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Window:
-    """What one step takes of an epoch's order."""
+class _Window(NamedTuple):
+    """What one step takes of an epoch's order; made at each step, where a dataclass would take three times as long."""
 
     samples: int
     samples_before: int
@@ -192,13 +190,11 @@ class BatchStream:
         InputError
             Fewer samples are left of the epoch than there are processes.
         """
-        windows, ahead = itertools.tee(self._windows(*divmod(samples_seen, self._epoch_samples)))
-        # One loader for all epochs: its workers start once, and load on while an epoch is evaluated.
-        batches = self._load(pick for window in ahead for pick in window.picks)
-        for window in windows:
+        windows = self._windows(*divmod(samples_seen, self._epoch_samples))
+        for window, micro_batches in self._loaded(windows):
             yield Step(
-                micro_batches=[next(batches) for _ in window.picks],
-                sizes=tuple(len(pick.indices) for pick in window.picks),
+                micro_batches=micro_batches,
+                sizes=tuple([len(pick.indices) for pick in window.picks]),
                 global_samples=window.samples,
                 samples_before=window.samples_before,
                 samples_after=window.samples_before + window.samples,
@@ -240,9 +236,18 @@ class BatchStream:
         ends = np.cumsum([sum(split(size, self._layout.processes)[: self._rank]), *counts]).tolist()
         return list(itertools.pairwise(ends))
 
-    def _load(self, picks: Iterator[Pick]) -> Iterator[Any]:
+    def _loaded(self, windows: Iterator[_Window]) -> Iterator[tuple[_Window, list[Any]]]:
+        """Yield each window with its micro-batches."""
         if self._workers == 0:
-            return (self._source[pick] for pick in picks)
+            for window in windows:
+                yield window, [self._source[pick] for pick in window.picks]
+        windows, ahead = itertools.tee(windows)
+        # One loader for all epochs: its workers start once, and load on while an epoch is evaluated.
+        batches = self._load(pick for window in ahead for pick in window.picks)
+        for window in windows:
+            yield window, [next(batches) for _ in window.picks]
+
+    def _load(self, picks: Iterator[Pick]) -> Iterator[Any]:
         loader: DataLoader[Any] = DataLoader(
             self._source,
             sampler=picks,
