@@ -53,7 +53,8 @@ class Trainee:
 
     def to_device(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
         """Return inputs and targets on the device, images in the recipe's memory format."""
-        inputs, targets = (_moved(part, self.device) for part in batch)
+        inputs, targets = batch
+        inputs, targets = _moved(inputs, self.device), _moved(targets, self.device)
         if self.recipe.channels_last and isinstance(inputs, Tensor) and inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         return inputs, targets

@@ -191,15 +191,15 @@ class BatchStream:
             Fewer samples are left of the epoch than there are processes.
         """
         windows = self._windows(*divmod(samples_seen, self._epoch_samples))
-        for window, micro_batches in self._loaded(windows):
-            yield Step(
-                micro_batches=micro_batches,
-                sizes=tuple([len(pick.indices) for pick in window.picks]),
-                global_samples=window.samples,
-                samples_before=window.samples_before,
-                samples_after=window.samples_before + window.samples,
-                ends_epoch=window.ends_epoch,
-            )
+        if self._workers:
+            windows, ahead = itertools.tee(windows)
+            # One loader for all epochs: its workers start once, and load on while an epoch is evaluated.
+            batches = self._load(pick for window in ahead for pick in window.picks)
+            for window in windows:
+                yield _step(window, [next(batches) for _ in window.picks])
+        # Nothing here holds on to a step: its batches are free for the next one, still warm in the caches.
+        for window in windows:
+            yield _step(window, [self._source[pick] for pick in window.picks])
 
     def _windows(self, epoch: int, position: int) -> Iterator[_Window]:
         """Yield the window of every step from ``position`` of ``epoch`` on, for ever."""
@@ -236,17 +236,6 @@ class BatchStream:
         ends = np.cumsum([sum(split(size, self._layout.processes)[: self._rank]), *counts]).tolist()
         return list(itertools.pairwise(ends))
 
-    def _loaded(self, windows: Iterator[_Window]) -> Iterator[tuple[_Window, list[Any]]]:
-        """Yield each window with its micro-batches."""
-        if self._workers == 0:
-            for window in windows:
-                yield window, [self._source[pick] for pick in window.picks]
-        windows, ahead = itertools.tee(windows)
-        # One loader for all epochs: its workers start once, and load on while an epoch is evaluated.
-        batches = self._load(pick for window in ahead for pick in window.picks)
-        for window in windows:
-            yield window, [next(batches) for _ in window.picks]
-
     def _load(self, picks: Iterator[Pick]) -> Iterator[Any]:
         loader: DataLoader[Any] = DataLoader(
             self._source,
@@ -257,6 +246,17 @@ class BatchStream:
             collate_fn=_as_is,
         )
         return iter(loader)
+
+
+def _step(window: _Window, micro_batches: list[Any]) -> Step:
+    return Step(
+        micro_batches=micro_batches,
+        sizes=tuple([len(pick.indices) for pick in window.picks]),
+        global_samples=window.samples,
+        samples_before=window.samples_before,
+        samples_after=window.samples_before + window.samples,
+        ends_epoch=window.ends_epoch,
+    )
 
 
 def _as_is(batch: Any) -> Any:

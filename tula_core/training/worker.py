@@ -168,6 +168,7 @@ class Run:
             for step in self.stream.from_samples(self.progress.samples):
                 if not self._take(step) or self._finished or self.progress.samples >= end or self._grows(step):
                     break
+                del step  # its batches make room for the next ones
         self._save()
         return {
             **asdict(self.progress),
@@ -210,9 +211,11 @@ class Run:
         if self.context.device.type == "cuda":
             torch.cuda.manual_seed(seed)
         position = step.samples_before - self.progress.skipped_samples
-        self._step_rate = self.methods.rate(self.rate.at(self.methods.clock(position)), position)
         seeds = NO_SEEDS
-        if self.methods.named:
+        if not self.methods.named:
+            self._step_rate = self.rate.at(position)
+        else:
+            self._step_rate = self.methods.rate(self.rate.at(self.methods.clock(position)), position)
             seeds = StepSeeds(own=seed, common=fold(self.common_seed, step.samples_before))
         moments = self.moments.next(step) if self.moments is not None else None
         losses, updated = run_step(self.trainee, step, self._step_rate, seeds=seeds, moments=moments)
