@@ -8,11 +8,19 @@ import pytest
 from tests.benchmarks import generalization, loop_overhead, model_speed, predicted_actual
 
 
-def test_the_loop_overhead_is_printed_as_a_ratio(capsys: pytest.CaptureFixture[str]) -> None:
-    loop_overhead.main(["--job", "digits-cnn", "--steps", "2", "--blocks", "2", "--batch", "32"])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["bare", "tula", "ratio"]
-    assert float(lines[-1].split()[1]) > 0
+def test_the_loop_overhead_is_printed_as_ratios_to_the_bare_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    loop_overhead.main(["--job", "digits-cnn", "--steps", "2", "--blocks", "3", "--batch", "32"])
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line[2:16].strip() for line in lines] == ["bare", *loop_overhead.METHODS]
+    assert all(line.count("+-") == 2 for line in lines[1:])
+    assert [line.endswith("(bar 1.03)") for line in lines] == [False, True, False, False]
+
+
+def test_a_ratio_is_of_blocks_side_by_side() -> None:
+    bare = [1.0, 2.0, 1.0, 4.0, 1.0]  # a machine whose speed changes
+    assert loop_overhead.ratio([1.1 * value for value in bare], bare) == (pytest.approx(1.1), pytest.approx(0.0))
+    middle, error = loop_overhead.ratio([1.0, 2.2, 1.2, 40.0, 1.1], bare)
+    assert middle == pytest.approx(1.1) and 0.0 < error < 0.1
 
 
 def test_predicted_against_actual_is_printed_for_what_was_not_profiled(

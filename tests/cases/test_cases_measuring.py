@@ -205,7 +205,7 @@ def test_p53_a_window_of_uneven_steps_has_the_rate_of_all_its_work(monkeypatch: 
     guard = guard_on(device, monkeypatch)
     for seconds in (100.0, 1.0, 50.0, 1.0):
         device.host_s += seconds
-        guard.add(torch.zeros(()), 100)
+        guard.add([torch.zeros(())], [100])
     assert guard.check().samples_per_s == pytest.approx(2.63, abs=0.005)
 
 
@@ -216,7 +216,7 @@ def test_p54_what_is_between_the_steps_is_not_in_their_rate(monkeypatch: pytest.
     rates = []
     for _ in range(3):
         device.host_s += 10.0
-        guard.add(torch.zeros(()), 1000)
+        guard.add([torch.zeros(())], [1000])
         rates.append(guard.check().samples_per_s)
         device.host_s += 5.0  # an evaluation, a checkpoint
         guard.go_on()

@@ -42,6 +42,17 @@ def test_workers_agree_and_answer(tmp_path: Path) -> None:
     assert result.start_up_s is not None and 0 < result.start_up_s <= result.seconds
 
 
+def test_a_process_can_be_started_through_another_command(tmp_path: Path) -> None:
+    task = WorkerTask(
+        entry="engine_entries:environment",
+        payload={"name": "TULA_TEST_PLACE"},
+        folder=tmp_path / "task",
+        prefixes=(("env", "TULA_TEST_PLACE=there"),),
+        timeout_s=120,
+    )
+    assert launch(task, lambda event: None).unwrap() == {"value": "there"}
+
+
 def test_any_split_of_a_global_batch_trains_the_same(tmp_path: Path) -> None:
     """Mean-of-means, dropped tails and padded evaluation each make one of these differ."""
     one = run(tmp_path / "one", "exact_steps", 1, layouts=[["whole", 24, 1], ["accumulated", 8, 3]]).unwrap()

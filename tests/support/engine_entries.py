@@ -15,7 +15,7 @@ from tula_core.engine.assemble import assemble
 from tula_core.engine.batches import BatchStream, Layout
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate
-from tula_core.engine.loop import run_step
+from tula_core.engine.loop import run_step, summed_loss
 from tula_core.engine.noise_meter import HookedNoise, NoiseMeter, gradients, squared_norm
 from tula_core.errors import InputError
 
@@ -31,6 +31,11 @@ def collectives(context: WorkerContext, payload: dict[str, Any]) -> dict[str, An
     }
 
 
+def environment(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:
+    """Return a variable of the process's environment."""
+    return {"value": os.environ.get(payload["name"])}
+
+
 def exact_steps(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:
     """Train a few steps at several splits of one global batch, and evaluate; every value must be the same on all."""
     results = {}
@@ -41,8 +46,8 @@ def exact_steps(context: WorkerContext, payload: dict[str, Any]) -> dict[str, An
         stream = BatchStream(workload.train_set(), samples=203, layout=layout, rank=context.rank, seed=3)
         losses = []
         for step in stream.from_samples(0):
-            loss, _ = run_step(trainee, step, 0.1)
-            losses.append(context.all_reduce_sum([float(loss)])[0] / step.global_samples)
+            found, _ = run_step(trainee, step, 0.1)
+            losses.append(context.all_reduce_sum([float(summed_loss(found, step.sizes))])[0] / step.global_samples)
             if step.samples_after >= 2 * 203:
                 break
         weights = torch.cat([parameter.detach().flatten() for parameter in trainee.network.parameters()])

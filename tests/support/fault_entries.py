@@ -10,7 +10,7 @@ import torch
 from tula_core.engine.assemble import assemble
 from tula_core.engine.batches import Step
 from tula_core.engine.context import WorkerContext
-from tula_core.engine.loop import run_step
+from tula_core.engine.loop import run_step, summed_loss
 
 
 def shares(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:
@@ -29,6 +29,9 @@ def shares(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:
         samples_after=sum(own),
         ends_epoch=False,
     )
-    loss, _ = run_step(trainee, step, 0.1)
+    losses, _ = run_step(trainee, step, 0.1)
     weights = torch.cat([parameter.detach().flatten() for parameter in trainee.network.parameters()])
-    return {"loss": context.all_reduce_sum([float(loss)])[0] / sum(own), "weights": weights.tolist()}
+    return {
+        "loss": context.all_reduce_sum([float(summed_loss(losses, step.sizes))])[0] / sum(own),
+        "weights": weights.tolist(),
+    }

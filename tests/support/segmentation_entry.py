@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 from tula_core.engine.assemble import assemble
 from tula_core.engine.batches import BatchStream, Layout
 from tula_core.engine.context import WorkerContext
-from tula_core.engine.loop import run_step
+from tula_core.engine.loop import run_step, summed_loss
 from tula_core.job import Recipe
 from tula_core.workloads import Workload
 
@@ -66,9 +66,9 @@ def gradients_agree(context: WorkerContext, payload: dict[str, Any]) -> dict[str
         layout = Layout(processes=context.processes, local_batch=local, accumulation=accumulation)
         stream = BatchStream(task.train_set(), samples=SAMPLES, layout=layout, rank=context.rank, seed=3)
         step = next(stream.from_samples(0))
-        total, _ = run_step(trainee, step, 0.0)
+        losses, _ = run_step(trainee, step, 0.0)
         found = torch.cat([parameter.grad.flatten() for parameter in trainee.network.parameters()])
-        mean = context.all_reduce_sum([float(total)])[0] / step.global_samples
+        mean = context.all_reduce_sum([float(summed_loss(losses, step.sizes))])[0] / step.global_samples
         errors[f"{local}x{accumulation}"] = [
             float((found - wanted).norm() / wanted.norm()),
             abs(mean / float(loss) - 1),

@@ -30,7 +30,7 @@ def guard(tmp_path: Path, kept_signals: None) -> Iterator[Guard]:
 def test_the_first_steps_are_each_looked_at_then_ever_fewer(guard: Guard) -> None:
     checked = []
     for step in range(1, 400):
-        guard.add(torch.tensor(8.0), 4)
+        guard.add([torch.tensor(2.0)], [4])
         if guard.due:
             assert guard.check().loss == 2.0
             checked.append(step)
@@ -39,9 +39,9 @@ def test_the_first_steps_are_each_looked_at_then_ever_fewer(guard: Guard) -> Non
 
 
 def test_a_loss_that_is_not_a_number_is_seen(guard: Guard) -> None:
-    guard.add(torch.tensor(2.0), 1)
+    guard.add([torch.tensor(2.0)], [1])
     assert not guard.check().diverged
-    guard.add(torch.tensor(float("nan")), 1)
+    guard.add([torch.tensor(float("nan"))], [1])
     assert guard.check().diverged
 
 

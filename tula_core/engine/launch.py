@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,9 @@ class WorkerTask:
         The workers are ended after this many seconds, which may change as they are heard; None waits for ever.
     grace_s
         How long workers may take to end cleanly, writing a checkpoint, after they are told to stop.
+    prefixes
+        Words before the command of each process, by rank, such as ``("nice",)``; none where empty. They have to become
+        the worker in place, as ``env`` and ``ip netns exec`` do: it is watched and ended by its process number.
     """
 
     entry: str
@@ -58,6 +61,7 @@ class WorkerTask:
     threads: int = 1
     timeout_s: float | Callable[[], float] | None = None
     grace_s: float = 30.0
+    prefixes: Sequence[Sequence[str]] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,13 +139,15 @@ def _start(task: WorkerTask) -> list[subprocess.Popen[bytes]]:
         "rendezvous": str(task.folder / f".rendezvous-{uuid.uuid4().hex}"),
     }
     write_atomic(task.folder / "config.json", json.dumps(config))
+    command = [sys.executable, "-P", "-m", "tula_core.engine.worker", str(task.folder / "config.json")]
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(task.nodes * task.processes_per_node):
+            prefix = task.prefixes[rank] if task.prefixes else ()
             with (task.folder / f"rank-{rank}.log").open("wb") as log:
                 processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-P", "-m", "tula_core.engine.worker", str(task.folder / "config.json")],
+                        [*prefix, *command],
                         env=_environment(task, rank),
                         stdin=subprocess.DEVNULL,
                         stdout=log,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,7 +51,9 @@ class StepSeeds:
     common: int = 0
 
 
-_NO_SEEDS = StepSeeds()
+NO_SEEDS = StepSeeds()
+"""For a step without methods, which are all that draws from them."""
+_AS_IT_IS = contextlib.nullcontext()
 
 
 def run_step(
@@ -62,10 +64,10 @@ def run_step(
     clock: PartClock | None = None,
     observe: Callable[[], None] | None = None,
     communicate: bool = True,
-    seeds: StepSeeds = _NO_SEEDS,
+    seeds: StepSeeds = NO_SEEDS,
     moments: StepMoments | None = None,
-) -> tuple[Tensor, bool]:
-    """Take one step and return this process's summed loss, shape ``()``, and whether the weights were updated.
+) -> tuple[list[Tensor], bool]:
+    """Take one step; return the mean loss of each micro-batch, shape ``()``, and whether the weights were updated.
 
     The gradient is that of the mean loss over all samples of the step: each micro-batch's mean loss is weighted by its
     samples, times the number of processes because data parallelism averages over them. A loss that is no mean over
@@ -84,13 +86,13 @@ def run_step(
         Measures the moments of this step's gradient for the methods that ask for them; None where it is not measured.
     """
     _set_learning_rate(trainee.optimizer, learning_rate)
-    trainee.optimizer.zero_grad(set_to_none=True)
+    _forget_gradients(trainee.optimizer)
     if trainee.methods.alone:
-        total = _alone(trainee, step, seeds)
+        losses = _alone(trainee, step, seeds)
     elif trainee.methods.perturbing:
-        total = _twice(trainee, step, seeds, moments, communicate)
+        losses = _twice(trainee, step, seeds, moments, communicate)
     else:
-        total = _backward(trainee, step, seeds, moments, communicate)
+        losses = _backward(trainee, step, seeds, moments, communicate)
     if clock is not None:
         clock.mark("compute")
     if observe is not None:
@@ -100,35 +102,45 @@ def run_step(
     updated = _update(trainee)
     if clock is not None:
         clock.mark("optimizer")
-    return total, updated
+    return losses, updated
 
 
-def _backward(trainee: Trainee, step: Step, seeds: StepSeeds, moments: StepMoments | None, communicate: bool) -> Tensor:
-    """Add up the gradients of all micro-batches; return this process's summed loss."""
+def summed_loss(losses: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Return the sum over samples, float64 and shape ``()``, of the mean losses of micro-batches of ``sizes``."""
+    means = torch.stack(list(losses)).double()
+    return means @ torch.tensor(sizes, dtype=torch.float64, device=means.device)
+
+
+def _backward(
+    trainee: Trainee, step: Step, seeds: StepSeeds, moments: StepMoments | None, communicate: bool
+) -> list[Tensor]:
+    """Add up the gradients of all micro-batches; return their mean losses."""
     methods = trainee.methods
-    total: Tensor | float = 0.0
+    losses: list[Tensor] = []
     weight = trainee.context.processes / step.global_samples
     loss_of = step_loss(trainee.workload.loss, trainee.weighted, step, trainee.context, communicate)
     weights = methods.loss_weights(len(step.micro_batches), seeds.common) if methods.weighting else None
+    module = trainee.module if moments is None else moments.module
     last = len(step.micro_batches) - 1
     for index, (batch, size) in enumerate(zip(step.micro_batches, step.sizes, strict=True)):
         moved = trainee.to_device(batch)
         counted = size / methods.copies
+        shown: list[Tensor] = []
         for copy in range(methods.copies):
             inputs, targets = _prepared(methods, moved, step.starts[index], fold(seeds.own, index), copy)
             if moments is not None:
                 moments.before(inputs, targets, loss_of)
-            with _synchronised(trainee, communicate and index == last and copy == methods.copies - 1):
+            with _synchronised(module, communicate and index == last and copy == methods.copies - 1):
                 with trainee.autocast():
-                    loss = loss_of(trainee.module(inputs), targets)
+                    loss = loss_of(module(inputs), targets)
                 factor = counted * weight if weights is None else counted * weight * weights[index]
                 share = loss if factor == 1 else loss * factor
                 (trainee.scaler.scale(share) if trainee.scaler is not None else share).backward()  # type: ignore[no-untyped-call]
-            total = loss.detach() * counted + total
+            shown.append(loss.detach())
         if moments is not None:
             moments.after(index, step)
-    assert isinstance(total, Tensor)
-    return total
+        losses.append(shown[0] if len(shown) == 1 else torch.stack(shown).mean())
+    return losses
 
 
 def _prepared(methods: Methods, batch: tuple[Any, Any], start: int, seed: int, copy: int) -> tuple[Any, Any]:
@@ -141,37 +153,38 @@ def _prepared(methods: Methods, batch: tuple[Any, Any], start: int, seed: int, c
     return inputs, targets
 
 
-def _twice(trainee: Trainee, step: Step, seeds: StepSeeds, moments: StepMoments | None, communicate: bool) -> Tensor:
-    """Take the gradient where a method moves the weights to by this process's own gradient; return the first loss."""
+def _twice(
+    trainee: Trainee, step: Step, seeds: StepSeeds, moments: StepMoments | None, communicate: bool
+) -> list[Tensor]:
+    """Take the gradient where a method moves the weights to by this process's own gradient; return the first losses."""
     (method,) = trainee.methods.perturbing
     drawn = torch.random.get_rng_state()
-    total = _backward(trainee, step, seeds, None, False)
+    losses = _backward(trainee, step, seeds, None, False)
     method.perturb(trainee.network)
-    trainee.optimizer.zero_grad(set_to_none=True)
+    _forget_gradients(trainee.optimizer)
     torch.random.set_rng_state(drawn)  # the same masks in both passes: their difference is the method's alone
     with frozen_statistics(trainee.network):
         _backward(trainee, step, seeds, moments, communicate)
     method.unperturb(trainee.network)
-    return total
+    return losses
 
 
-def _alone(trainee: Trainee, step: Step, seeds: StepSeeds) -> Tensor:
-    """Make this process's own updates of a step, but for the last of them; return its summed loss.
+def _alone(trainee: Trainee, step: Step, seeds: StepSeeds) -> list[Tensor]:
+    """Make this process's own updates of a step, but for the last of them; return the micro-batches' mean losses.
 
     Each is of the mean loss over its own samples. Nothing is sent: the method brings the weights together afterwards.
     """
     (method,) = trainee.methods.alone
     method.begin_alone(trainee.network)
-    total: Tensor | float = 0.0
+    losses: list[Tensor] = []
     for number, part in enumerate(method.updates(step.sizes)):
         if number > 0:
             trainee.optimizer.step()
             method.after_alone(trainee.network)
-            trainee.optimizer.zero_grad(set_to_none=True)
+            _forget_gradients(trainee.optimizer)
         own = replace(seeds, own=fold(seeds.own, number) if number else seeds.own)
-        total = _backward(trainee, _part(step, part, trainee.context.processes), own, None, False) + total
-    assert isinstance(total, Tensor)
-    return total
+        losses += _backward(trainee, _part(step, part, trainee.context.processes), own, None, False)
+    return losses
 
 
 def _part(step: Step, part: range, processes: int) -> Step:
@@ -237,7 +250,7 @@ class _SumOfParameters(nn.Module):
 
 def _synchronised(trainee: Trainee, synchronise: bool) -> contextlib.AbstractContextManager[None]:
     if synchronise or not isinstance(trainee.module, DistributedDataParallel):
-        return contextlib.nullcontext()
+        return _AS_IT_IS
     return trainee.module.no_sync()
 
 
@@ -249,6 +262,16 @@ def _update(trainee: Trainee) -> bool:
     trainee.scaler.step(trainee.optimizer)
     trainee.scaler.update()
     return trainee.scaler.get_scale() >= scale  # the scale falls exactly when the step was skipped
+
+
+def _forget_gradients(optimizer: torch.optim.Optimizer) -> None:
+    if type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:
+        optimizer.zero_grad(set_to_none=True)
+        return
+    # What torch's own does, without the record for its profiler that costs more than all the rest.
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
 
 
 def _set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

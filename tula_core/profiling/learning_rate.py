@@ -18,7 +18,7 @@ import torch
 from tula_core.engine.assemble import Trainee, assemble
 from tula_core.engine.batches import BatchSource, BatchStream, Layout, Pick
 from tula_core.engine.evaluate import evaluating, preserved_random_states
-from tula_core.engine.loop import run_step
+from tula_core.engine.loop import run_step, summed_loss
 from tula_core.mitigations.rates.plan import LearningRate
 from tula_core.models.learning.rate_search import Trials, next_place, rate_at
 from tula_core.models.learning.schedules import pilot_schedule
@@ -203,10 +203,10 @@ class _Search:
             pin_memory=trainee.device.type == "cuda",
         )
         for number, step in enumerate(stream.from_samples(0)):
-            loss, _ = run_step(trainee, step, rate.at(step.samples_before))
+            losses, _ = run_step(trainee, step, rate.at(step.samples_before))
             ended = step.samples_after >= planned
             if number % _CHECK_EVERY == 0 or ended:
-                if not math.isfinite(float(loss)):
+                if not math.isfinite(float(summed_loss(losses, step.sizes))):
                     return True
                 if self.rig.left_s() < plan.stop_at_s and not ended:
                     return None

@@ -13,7 +13,7 @@ import torch
 from tula_core import mitigations
 from tula_core.engine.assemble import Trainee, assemble
 from tula_core.engine.batches import Layout, Step
-from tula_core.engine.loop import run_step
+from tula_core.engine.loop import run_step, summed_loss
 from tula_core.engine.shares import smallest_micro_batch
 from tula_core.mitigations.rates.plan import LearningRate
 from tula_core.models.learning.schedules import TRAPEZOID_STABLE, annealing, pilot_schedule
@@ -219,11 +219,11 @@ def _run_pilot(rig: Rig, plan: PilotPlan, *, stop_at_s: float, with_noise: bool)
 
 
 def _take(trainee: Trainee, step: Step, rate: LearningRate, course: _Course, noise: PilotNoise | None) -> None:
-    loss, _ = run_step(
+    losses, _ = run_step(
         trainee, step, rate.at(step.samples_before), observe=noise.observer(step) if noise is not None else None
     )
     course.samples = step.samples_after
-    course.loss += loss
+    course.loss += summed_loss(losses, step.sizes)
     course.loss_samples += sum(step.sizes)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from tula_core.engine.assemble import Trainee
 from tula_core.engine.context import WorkerContext
+from tula_core.engine.loop import summed_loss
 from tula_core.models.checkpoints import checkpoint_wait_s
 
 WATCHED_STEPS = 20  # the first steps are each looked at: most divergences happen there
@@ -53,16 +54,17 @@ class Guard:
         self._steps = 0
         self._next = 1
         self._window_start = 0
-        self._loss = torch.zeros((), dtype=torch.float64, device=context.device)
-        self._samples = 0
+        self._losses: list[Tensor] = []
+        self._sizes: list[int] = []
         self._checked_at = self._saved_at = time.perf_counter()
         self._save_s = 0.0
 
-    def add(self, loss: Tensor, samples: int) -> None:
-        """Take this process's summed loss, shape ``()``, over its ``samples``; does not wait for the device."""
+    def add(self, losses: Sequence[Tensor], sizes: Sequence[int]) -> None:
+        """Take the mean losses, shape ``()``, of this process's micro-batches; does not wait for the device."""
         self._steps += 1
-        self._loss += loss
-        self._samples += samples
+        # Added up when asked for: one sum costs less than one at each step.
+        self._losses += losses
+        self._sizes += sizes
 
     @property
     def due(self) -> bool:
@@ -84,8 +86,8 @@ class Guard:
         elapsed = max(now - self._checked_at, 1e-9)
         wait_s = checkpoint_wait_s(self._save_s)
         mine = [
-            float(self._loss),
-            float(self._samples),
+            float(summed_loss(self._losses, self._sizes)) if self._losses else 0.0,
+            float(sum(self._sizes)),
             1.0 if self._context.stop_signal is not None else 0.0,
             elapsed / max(self._steps - self._window_start, 1) if self._context.rank == 0 else 0.0,
             1.0 if self._context.rank == 0 and now - self._saved_at > wait_s else 0.0,
@@ -106,8 +108,7 @@ class Guard:
 
     def _begin_window(self, step_s: float) -> None:
         self._window_start = self._steps
-        self._loss.zero_()
-        self._samples = 0
+        self._losses, self._sizes = [], []
         self._checked_at = time.perf_counter()
         wait = 1 if self._steps < WATCHED_STEPS else max(1, round(CHECK_EVERY_S / max(step_s, 1e-6)))
         self._next = self._steps + wait

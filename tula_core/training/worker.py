@@ -18,7 +18,7 @@ from tula_core.engine.checkpoint import load_checkpoint, peek_progress, save_che
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
 from tula_core.engine.hardware import inspect_hardware
-from tula_core.engine.loop import StepSeeds, run_step, settle_buckets
+from tula_core.engine.loop import NO_SEEDS, StepSeeds, run_step, settle_buckets
 from tula_core.engine.method_needs import fitted_options
 from tula_core.engine.moments import StepMoments
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
@@ -165,6 +165,7 @@ class Run:
             for step in self.stream.from_samples(self.progress.samples):
                 if not self._take(step) or self._finished or self.progress.samples >= end or self._grows(step):
                     break
+                del step  # its batches make room for the next ones
         if self.given_up is None or self.methods.at_rest:
             self._save()
         return {
@@ -212,11 +213,15 @@ class Run:
         if self.context.device.type == "cuda":
             torch.cuda.manual_seed(seed)
         position = step.samples_before - self.progress.skipped_samples
-        self._step_rate = self.methods.rate(self.rate.at(self.methods.clock(position)), position)
-        seeds = StepSeeds(own=seed, common=fold(self.common_seed, step.samples_before))
+        seeds = NO_SEEDS
+        if not self.methods.named:
+            self._step_rate = self.rate.at(position)
+        else:
+            self._step_rate = self.methods.rate(self.rate.at(self.methods.clock(position)), position)
+            seeds = StepSeeds(own=seed, common=fold(self.common_seed, step.samples_before))
         moments = self.moments.next(step) if self.moments is not None else None
-        loss, updated = run_step(self.trainee, step, self._step_rate, seeds=seeds, moments=moments)
-        self.guard.add(loss, sum(step.sizes))
+        losses, updated = run_step(self.trainee, step, self._step_rate, seeds=seeds, moments=moments)
+        self.guard.add(losses, step.sizes)
         self.progress.samples = step.samples_after
         self.progress.steps += updated
         self.progress.skipped_samples += 0 if updated else step.global_samples

@@ -27,6 +27,14 @@ def test_every_schedule_starts_at_its_peak_and_never_rises(schedule, first, seco
     assert 1.0 >= schedule_factor(schedule, early) >= schedule_factor(schedule, late) >= 0.0
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_one_number_gives_what_an_array_gives(schedule: str) -> None:
+    fractions = np.linspace(-0.1, 1.1, 97)
+    one_by_one = [schedule_factor(schedule, float(fraction)) for fraction in fractions]
+    assert one_by_one == pytest.approx(schedule_factor(schedule, fractions), abs=1e-14)
+    assert schedule_factor(schedule, 1) == one_by_one[-1]
+
+
 def test_annealing_is_what_is_gone_from_the_rate():
     assert annealing("linear", np.array([0.0, 0.3])) == pytest.approx([0.0, 0.3])
 
