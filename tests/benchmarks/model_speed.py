@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
         ("fit", fit_s, f"limit {FIT_LIMIT_S:g}"),
         ("step-time", step_s, f"limit {FORECAST_LIMIT_S:g}"),
         ("columns", columns_s, f"limit {FORECAST_LIMIT_S:g}"),
-        ("rows of it", rows_s, "no limit"),
+        ("rows", rows_s, "no limit"),
     ):
         print(f"  {name:10} {clock:8.3f} s, {processor:8.3f} s of the processor  ({limit})")
 
