@@ -31,7 +31,7 @@ from tula_core.models.totals import steps_per_epoch, tail_shapes, time_to_train_
 
 Array = NDArray[np.float64]
 
-_BLOCK = 512  # configurations whose draws are made at once: what a core keeps near itself
+_BLOCK = 128  # configurations whose draws are made at once: what a core keeps near itself
 
 
 def forecast_bands(
