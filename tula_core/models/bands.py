@@ -112,7 +112,7 @@ def _run_bands(models: Models, shapes: Shapes, step: tuple[Array, Array], epochs
         seconds = _total(models, run.part(block), epochs.drawn[epochs.which[block]], epochs.value[epochs.which[block]])
         total, paid = interrupted(seconds, None if stops is None else stops.part(block), shapes.nodes[block])
         band = Band.of_draws(total.drawn_s, total.value_s)
-        found.append((band, band if paid is total else Band.of_draws(paid.drawn_s, paid.value_s)))
+        found.append((band, band if paid is total else Band.of_mean(paid.drawn_s, paid.value_s)))
     return Band.joined([band for band, _ in found]), Band.joined([band for _, band in found])
 
 

@@ -66,6 +66,22 @@ class Band:
         )
 
     @classmethod
+    def of_mean(cls, draws: Array, mean: Array) -> Band:
+        """Return the mean with an interval that holds nine of ten draws of shape (draws, n), and the mean.
+
+        Of what is seldom and dear, such as a stop that few runs meet, the mean may be more than nineteen of twenty
+        draws. Where it is more than nine of ten the interval is moved up until half of the draws above the mean lie in
+        it; elsewhere it is that of `of_draws`.
+        """
+        ordered = np.sort(np.ascontiguousarray(draws.T), axis=1)
+        count, rows = ordered.shape[1], np.arange(len(ordered))
+        rank = (ordered <= mean[:, None]).mean(axis=1)
+        top = np.maximum((1.0 + rank) / 2.0, 0.95)
+        low, high = (ordered[rows, np.maximum(np.ceil(p * count).astype(int) - 1, 0)] for p in (top - 0.9, top))
+        lacking = np.where(np.isnan(ordered[:, -1]), np.nan, 0.0)
+        return cls(value=mean + lacking, low=np.minimum(low, mean) + lacking, high=np.maximum(high, mean) + lacking)
+
+    @classmethod
     def joined(cls, bands: Sequence[Band]) -> Band:
         """Return bands one after the other."""
         columns = ([getattr(band, name) for band in bands] for name in ("value", "low", "high"))
