@@ -47,14 +47,26 @@ def bench(
     else:
         check_out(out)
         folders, files = {kind: data}, {kind: out}
-    results = []
+    results, failed = [], []
     for name, folder in folders.items():
-        result = run_bench(name, folder, leave_out=leave_out, out=files.get(name))
+        try:
+            result = run_bench(name, folder, leave_out=leave_out, out=files.get(name))
+        except InputError as error:
+            if kind != "all":
+                raise
+            failed.append(name)
+            typer.echo(f"error: {name}: {error}", err=True)
+            continue
         results.append(result)
         _show(result, folder, files.get(name), plot)
-    if page is not None:
+    if page is not None and results:
         write_out(page, page_text(results))
-        typer.echo(f"The page is {page}")
+        typer.echo(f"The page is {page}" + (f", without {', '.join(failed)}" if failed else ""))
+    if failed:
+        raise InputError(
+            f"--data: {len(failed)} of {len(folders)} kinds could not be predicted: {', '.join(failed)}. Their errors "
+            "stand above; mend those files, or ask for another kind by its name."
+        )
 
 
 def _files_of_all(out: Path | None) -> dict[str, Path | None]:

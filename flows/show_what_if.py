@@ -1,4 +1,4 @@
-"""Node types that were not measured, a line each beside the measured choice."""
+"""Node types that were not measured beside the measured choice, and what is taken for granted of them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,24 @@ _HEAD = "Other node types, not measured: forecast from their facts, with 90 % in
 
 
 def what_if_lines(plan: Plan) -> Iterator[str]:
-    """Yield a head, the measured choice and each node type with layout, batch, time and cost; nothing without any."""
+    """Yield a head, the measured choice and each node type with layout, batch, time and cost; nothing without any.
+
+    A line below each says what is assumed of it; what is assumed of all of several is said once, at the end.
+    """
     if not plan.what_if:
         return
     yield _HEAD
     if plan.choice is not None:
         yield f"- this machine: {_figures(plan.choice)}"
+    first, *others = plan.what_if
+    shared = [text for text in first.assumptions if others and all(text in other.assumptions for other in others)]
     for answer in plan.what_if:
         yield f"- {answer.name}: {_answer(answer)}"
+        own = [text for text in answer.assumptions if text not in shared]
+        if own:
+            yield f"  assumed: {'; '.join(own)}"
+    if shared:
+        yield f"  assumed of all: {'; '.join(shared)}"
 
 
 def _answer(answer: WhatIf) -> str:

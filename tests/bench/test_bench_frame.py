@@ -61,6 +61,19 @@ def test_all_finds_the_kinds_that_a_folder_holds(tiny: Path, tmp_path: Path) -> 
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["tiny.csv"]
 
 
+def test_all_goes_on_beyond_a_kind_whose_files_are_wrong(tiny: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "other"
+    wrong.mkdir()
+    (wrong / "rcp_tasks.csv").write_text("task_id\n1\n")
+    out, text = tmp_path / "out", tmp_path / "page.md"
+    command = ["bench", "all", "--data", str(tmp_path), "--out", str(out), "--page", str(text)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2, done.output
+    assert "error: epochs: --data: " in done.stderr and "1 of 2 kinds could not be predicted: epochs" in done.stderr
+    assert [path.name for path in out.iterdir()] == ["tiny.csv"]
+    assert "## tiny" in text.read_text() and "without epochs" in done.stdout
+
+
 def test_without_answers_no_error_is_told(tiny: Path, tmp_path: Path) -> None:
     (tiny / "tiny.csv").write_text("id,x\na,1\n")
     done = CliRunner().invoke(app, ["bench", "tiny", "--data", str(tiny), "--plot", str(tmp_path / "p")])

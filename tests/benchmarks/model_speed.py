@@ -1,8 +1,9 @@
 """How fast the models answer: the fit of one job, and a forecast of many candidates.
 
 ``python -m tests.benchmarks.model_speed [--candidates 100000]`` prints the seconds of each beside what they should stay
-under on two cores: the fit of all models, the step-time model's forecast, and whole rows with every quantity. Seconds
-of the processor stand beside those of the clock, because on a busy machine only they say what the work costs.
+under on two cores: the fit of all models, the step-time model's forecast, every quantity with its interval and verdict
+as columns, and rows made of these, one object each. Seconds of the processor stand beside those of the clock, because
+on a busy machine only they say what the work costs.
 """
 
 from __future__ import annotations
@@ -52,11 +53,13 @@ def main(arguments: list[str] | None = None) -> None:
     asked = candidates(options.candidates)
     shapes = Shapes.of(asked)
     _, *step_s = timed(lambda: predictor._models.step.predict(shapes), options.repeats)
-    _, *rows_s = timed(lambda: predictor.forecast(asked), 1)
+    columns, *columns_s = timed(lambda: predictor.forecast_columns(asked), options.repeats)
+    _, *rows_s = timed(columns.rows, 1)
     print(f"{len(profile.steps)} timed configurations, {len(asked)} candidates, the fastest of {options.repeats}")
     for name, (clock, processor), limit in (
         ("fit", fit_s, f"limit {FIT_LIMIT_S:g}"),
         ("step-time", step_s, f"limit {FORECAST_LIMIT_S:g}"),
+        ("columns", columns_s, f"limit {FORECAST_LIMIT_S:g}"),
         ("rows", rows_s, "no limit"),
     ):
         print(f"  {name:10} {clock:8.3f} s, {processor:8.3f} s of the processor  ({limit})")

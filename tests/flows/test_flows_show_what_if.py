@@ -21,7 +21,7 @@ def answered(**changes: object) -> Plan:
 
 def test_each_node_type_has_a_line_beside_the_measured_choice() -> None:
     plan = answered()
-    head, measured, other = what_if_lines(plan)
+    head, measured, other, assumed = what_if_lines(plan)
     assert "not measured" in head
     assert measured.startswith("- this machine: ")
     assert other.startswith("- big-node: ")
@@ -29,10 +29,19 @@ def test_each_node_type_has_a_line_beside_the_measured_choice() -> None:
     for name in ("time_to_train_s", "cost_usd"):
         value, between = units.span(name, plan.table[1][name])
         assert f"{value} ({between})" in other
+    assert assumed == "  assumed: Nothing was measured."
+
+
+def test_what_is_assumed_of_all_node_types_is_said_once() -> None:
+    plan = answered(assumptions=("of this one", "of both"))
+    other = dataclasses.replace(plan.what_if[0], name="small-node", assumptions=("of both",))
+    lines = list(what_if_lines(dataclasses.replace(plan, what_if=(*plan.what_if, other))))
+    assert [line.split(":")[0] for line in lines[2:]] == ["- big-node", "  assumed", "- small-node", "  assumed of all"]
+    assert lines[3] == "  assumed: of this one" and lines[-1] == "  assumed of all: of both"
 
 
 def test_a_node_type_where_nothing_is_feasible_says_so() -> None:
-    *_, line = what_if_lines(answered(choice=None, reason="No memory suffices."))
+    *_, line = what_if_lines(answered(choice=None, reason="No memory suffices.", assumptions=()))
     assert line == "- big-node: nothing is feasible. No memory suffices."
 
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.factories import make_job, make_profile
@@ -10,6 +12,7 @@ from tula_core.errors import InputError
 from tula_core.job import Cluster, Job
 from tula_core.models.cost import bill_usd, billed_s, carbon_g, cost_usd, electricity_usd
 from tula_core.models.decision.chances import chance_at_most
+from tula_core.models.forecasting import Band
 from tula_core.models.power.energy import energy_j
 from tula_core.models.predictor import fit
 from tula_core.records import Candidate
@@ -172,3 +175,40 @@ def test_spot_is_compared_only_where_both_prices_and_the_rate_are_known():
 def test_a_cluster_that_cannot_be_is_refused_by_field(cluster, match):
     with pytest.raises(InputError, match=match):
         Job.from_mapping({"workload": "digits-cnn", "cluster": cluster})
+
+
+@given(
+    chance=st.floats(0.004, 0.5), loss=st.floats(0.1, 50.0), spread=st.floats(0.0, 0.3), seed=st.integers(0, 2**32 - 1)
+)
+@settings(deadline=None)
+def test_the_interval_of_a_mean_holds_it_and_nine_of_ten_draws(chance, loss, spread, seed):
+    """A stop that few runs meet and that is dear: the mean can lie beyond nineteen of twenty runs."""
+    generator = np.random.default_rng(seed)
+    drawn = np.exp(spread * generator.standard_normal((256, 1))) + loss * (generator.uniform(size=(256, 1)) < chance)
+    mean = drawn.mean(axis=0)
+    band = Band.of_mean(drawn, mean)
+    assert band.low[0] <= band.value[0] == mean[0] <= band.high[0]
+    assert ((drawn >= band.low) & (drawn <= band.high)).mean() >= 0.9
+    if (drawn > mean).any():
+        assert mean[0] < band.high[0]
+
+
+def test_the_interval_of_a_mean_in_the_middle_is_that_of_its_draws():
+    drawn = np.linspace(1.0, 3.0, 256)[:, None]
+    middle = np.array([2.0])
+    for one, other in zip(
+        *(dataclasses.astuple(make(drawn, middle)) for make in (Band.of_mean, Band.of_draws)), strict=True
+    ):
+        assert one == pytest.approx(other)
+
+
+def test_what_a_seldom_stop_costs_is_inside_the_interval_of_the_bill():
+    """One run in a hundred waits hours for a node: what is paid on average is more than most runs pay."""
+    cluster = Cluster(
+        nodes=2, spot_price_per_node_hour=1.0, spot_interruptions_per_hour=0.3, spot_restart_seconds=20_000.0
+    )
+    predictor = fit(make_profile(), make_job(cluster=cluster))
+    row = predictor.forecast([Candidate(nodes=2, processes_per_node=1, local_batch=64)])[0]
+    bill = row["cost_usd"]
+    assert bill.low <= bill.value < bill.high
+    assert bill.value / row["time_to_train_s"].value > 2 * 1.05 / 3600

@@ -80,13 +80,18 @@ def _needed(worth: pd.Series, level: float) -> float:
     return float(min(after, default=float("nan")))
 
 
-def _stop(rows: pd.DataFrame) -> str:
-    worth = rows[rows["policy"] == WORTH]
+def stops(found: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows at which measuring by worth ended for each pair and choice: settled, or with the last one."""
+    worth = found[found["policy"] == WORTH]
     ends = []
-    for _, curve in worth.groupby(["cluster", "network"]):
+    for _, curve in worth.groupby(["choice", "cluster", "network"], sort=False):
         settled = curve[curve["settled"]]
         ends.append((settled if len(settled) else curve.tail(1)).iloc[0])
-    stop = pd.DataFrame(ends)
+    return pd.DataFrame(ends, columns=list(COLUMNS))
+
+
+def _stop(rows: pd.DataFrame) -> str:
+    stop = stops(rows)
     lost = 100 * stop["regret"]
     return (
         f"Stopping once settled, below {100 * SETTLED:g} % of expected regret: {stop['measurements'].mean():.1f} "
@@ -99,6 +104,17 @@ def _by_pair(choice: str, rows: pd.DataFrame) -> Table:
     frame = 100 * few.pivot_table(index=["cluster", "network"], columns=["measurements", "policy"], values="regret")
     frame.columns = pd.Index([" ".join(str(part) for part in reversed(column)) for column in frame.columns.to_list()])
     return Table(title=f"Regret by pair, {choice}, %", frame=frame.reset_index(), note="After 6 and 12 measurements.")
+
+
+def picture(folder: Path, found: pd.DataFrame, path: Path) -> bool:
+    """Draw mean regret by measurements, and regret at the end beside what was expected; False without any pair."""
+    if found.empty:
+        return False
+    from tula_core.plots.draw_regret import draw_regret
+
+    curves = found.groupby(["choice", "policy", "measurements"], sort=False)["regret"].mean().reset_index()
+    draw_regret(curves, stops(found), "tula bench active", path)
+    return True
 
 
 def leave_out(folder: Path) -> list[Table]:
@@ -114,4 +130,5 @@ KIND = Kind(
     predict=simulate,
     score=report,
     leave_out=leave_out,
+    picture=picture,
 )

@@ -50,6 +50,9 @@ class Kind:
     pairs
         Folder and predictions to a frame of `PAIR_COLUMNS` for pictures of errors and coverage; None is returned where
         the folder holds no answers.
+    picture
+        Draws a picture of its own instead, where what is predicted is no quantity: folder, predictions and the file to
+        write; False is returned, and nothing written, where the folder holds no answers.
     """
 
     name: str
@@ -62,3 +65,4 @@ class Kind:
     learn: Callable[[Path], dict[str, object]] | None = None
     priors: str | None = None
     pairs: Callable[[Path, pd.DataFrame], pd.DataFrame | None] | None = None
+    picture: Callable[[Path, pd.DataFrame, Path], bool] | None = None

@@ -164,6 +164,21 @@ def _brier(frame: pd.DataFrame, column: str) -> float:
     return float(np.average(loss, weights=frame["runs"]))
 
 
+def picture(folder: Path, predictions: pd.DataFrame, path: Path) -> bool:
+    """Draw chances beside what came true and Brier scores; False where no target is contested."""
+    table = brier_table(folder, predictions, "Tula")
+    if table is None:
+        return False
+    from tula_core.plots.data import reliability
+    from tula_core.plots.draw_chances import draw_chances
+
+    asked = contested(folder).merge(predictions, on=_KEY, validate="one_to_one")
+    chance, share, runs = (asked[name].to_numpy(dtype=float) for name in ("p", "rate", "runs"))
+    title = "tula bench reach: contested targets"
+    draw_chances(reliability(chance, share, runs), table.drop(columns="pairs"), title, path)
+    return True
+
+
 def _leave_out(folder: Path) -> list[Table]:
     from tula_core.bench.reach_learn import leave_out
 
@@ -186,4 +201,5 @@ KIND = Kind(
     leave_out=_leave_out,
     learn=_learn,
     priors="models/learning/reach_priors.json",
+    picture=picture,
 )

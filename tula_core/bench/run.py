@@ -77,8 +77,10 @@ def write_predictions(predictions: pd.DataFrame, path: Path) -> None:
 
 def draw(result: BenchResult, folder: Path, plots: Path) -> Path | None:
     """Draw errors and coverage into the folder ``plots``; None where there are no answers to compare with."""
-    kind = load_kind(result.kind)
+    kind, path = load_kind(result.kind), plots / f"{result.kind}.png"
     try:
+        if kind.picture is not None:
+            return path if kind.picture(folder, result.predictions, path) else None
         pairs = kind.pairs(folder, result.predictions) if kind.pairs is not None else None
     except _UNSOUND:
         return None  # the same answers could not be scored, and were warned of there
@@ -86,6 +88,5 @@ def draw(result: BenchResult, folder: Path, plots: Path) -> Path | None:
         return None
     from tula_core.plots.draw import draw_backtest
 
-    path = plots / f"{result.kind}.png"
     draw_backtest(pairs, f"tula bench {result.kind}", path)
     return path

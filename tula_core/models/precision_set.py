@@ -12,7 +12,6 @@ from tula_core.models.memory import MemoryModel, StateBytes
 from tula_core.models.precision import PrecisionModel, fit_precision
 from tula_core.models.precision_step import PrecisionStep, precision_memory, precision_step
 from tula_core.models.step.fit import StepTimeModel
-from tula_core.records.candidate import Candidate
 from tula_core.records.profile import Profile
 
 _SAME_LOSS = 0.02  # relative, from which a difference at the initial weights is spoken of
@@ -39,9 +38,8 @@ class Precisions:
         other = self.others.get(precision or "")
         return models if other is None else dataclasses.replace(models, step=other.step, memory=other.memory)
 
-    def impossible(self, candidate: Candidate) -> str | None:
-        """Return why a candidate cannot be trained in its precision, None where it can."""
-        precision = candidate.precision
+    def refused(self, precision: str | None) -> str | None:
+        """Return why nothing can be trained in a precision, None where it can or where it is None, the recipe's."""
         if precision is None or precision == self.reference:
             return None
         if precision not in self.others:

@@ -46,6 +46,10 @@ class Interruptions:
         """Return the same with the waits that are paid for: of n nodes the absent one costs nothing."""
         return replace(self, wait_s=self.wait_s * (1.0 - 1.0 / nodes))
 
+    def part(self, block: slice) -> Interruptions:
+        """Return the same for a part of the runs."""
+        return Interruptions(**{name: getattr(self, name)[block] for name in Interruptions.__slots__})
+
     @property
     def hopeless(self) -> NDArray[np.bool_]:
         """Where hardly any start and segment are left alone, so that a run would not end, shape (n,)."""

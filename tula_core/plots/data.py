@@ -30,6 +30,15 @@ class Coverage:
     count: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reliability:
+    """Chances in groups of alike ones: their mean, the share of runs that came true and how many, each (groups,)."""
+
+    chance: Array
+    share: Array
+    runs: Array
+
+
 def error_curve(actual: Array, predicted: Array) -> ErrorCurve:
     """Return the empirical distribution of |predicted/actual - 1|.
 
@@ -63,3 +72,18 @@ def coverage(actual: Array, predicted: Array, low: Array, high: Array) -> Covera
     stated = np.linspace(0.05, 0.99, 48)
     observed = np.searchsorted(confidence, stated, side="right") / len(confidence)
     return Coverage(stated=stated, observed=observed, count=len(confidence))
+
+
+def reliability(chance: Array, share: Array, runs: Array, groups: int = 10) -> Reliability:
+    """Return how often what was given a chance came true, in groups of equal width that hold anything.
+
+    Parameters
+    ----------
+    chance, share, runs
+        Chance that was given, share of runs that came true and their number, at least one each: shape (n,).
+    """
+    place = np.minimum((chance * groups).astype(int), groups - 1)
+    held = np.unique(place)
+    count = np.array([runs[place == group].sum() for group in held])
+    mean, true = (np.array([np.sum((x * runs)[place == group]) for group in held]) / count for x in (chance, share))
+    return Reliability(chance=mean, share=true, runs=count)

@@ -7,6 +7,7 @@ were said to.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -133,14 +134,17 @@ def _solve(residuals: Residuals, prior: Prior, start: Array, scatter: float) -> 
     return mode, np.asarray(found.jac) / prior.sd, np.asarray(found.fun[: len(found.fun) - len(start)])
 
 
+@functools.lru_cache(maxsize=64)
 def standard_draws(draws: int, columns: int, seed: int = 0) -> Array:
-    """Return standard normal numbers of shape (draws, columns), the same for the same arguments.
+    """Return standard normal numbers of shape (draws, columns), the same for the same arguments; not to be written to.
 
     Each column is a permutation of the mid-quantiles, so that means and quantiles of one column are exact.
     """
     generator = np.random.default_rng(seed)
     quantiles = ndtri((np.arange(draws) + 0.5) / draws)
-    return np.stack([generator.permutation(quantiles) for _ in range(columns)], axis=1)
+    found = np.stack([generator.permutation(quantiles) for _ in range(columns)], axis=1)
+    found.setflags(write=False)
+    return found
 
 
 def theil_sen_slope(x: Sequence[float], y: Sequence[float]) -> float:

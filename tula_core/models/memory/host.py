@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tula_core.job import Recipe
+from tula_core.models.step.time import Shapes
 from tula_core.records.candidate import Candidate
 from tula_core.records.profile import HostMemory, WorkloadFacts
 
@@ -78,6 +79,17 @@ class HostRoom:
                 f"the {self.model.workers} loader workers of each process are expected to hold {held / 2**30:.2g} GiB "
                 f"of host memory at a local batch of {local_batch}, in proportion to it"
             )
+
+    def is_full(self, shapes: Shapes, process_bytes: Array) -> NDArray[np.bool_]:
+        """Return where loaders do not fit their host, shape (n,); ``process_bytes`` is NaN where it is unknown.
+
+        Without workers the processes alone count, and those are held against their limit elsewhere.
+        """
+        if self.model.workers == 0:
+            return np.zeros(len(shapes.nodes), dtype=np.bool_)
+        own = np.nan_to_num(process_bytes) if self.on_cpu else 0.0
+        upper = self.model.upper_bytes(shapes.local_batch, shapes.processes_per_node, own)
+        return np.asarray(upper > HOST_SHARE * self.memory_bytes)
 
     def crowded(self, candidate: Candidate, process_bytes: float | None) -> str | None:
         """Return why a candidate's loader does not fit its host, None where it does or there are no loader workers.

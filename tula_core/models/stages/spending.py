@@ -36,7 +36,7 @@ def staged_money(models: Models, times: WorldTimes, limit_w: float | None) -> di
     one world, both prices of `tula_core.models.cost.bill_usd` add up.
     """
     nodes, cluster = times.shapes.nodes, models.job.cluster
-    bands = {"node_hours": _band(node_hours(nodes, times.drawn_s), node_hours(nodes, times.value_s))}
+    bands = {"node_hours": _band(times, node_hours(nodes, times.drawn_s), node_hours(nodes, times.value_s))}
     energy = _energy(models, times, limit_w) if models.power.known else None
     if energy is not None:
         bands["energy_j"] = energy
@@ -48,6 +48,7 @@ def staged_money(models: Models, times: WorldTimes, limit_w: float | None) -> di
         attempts = expected_attempts(times.value_s, None if times.stops is None else times.stops.paid(nodes))
         quantum = cluster.billing_seconds
         bill = _band(
+            times,
             cost_usd(nodes, times.drawn_s, price, quantum, attempts),
             cost_usd(nodes, times.value_s, price, quantum, attempts),
         )
@@ -64,15 +65,16 @@ def _energy(models: Models, times: WorldTimes, limit_w: float | None) -> Band:
         limits_w, shapes.processes_per_node, models.power.watts(shapes.processes_per_node, shapes.local_batch)
     )
     value = energy_j(shapes.nodes, times.value_s, watts)
-    band = _band(energy_j(shapes.nodes, times.drawn_s, watts), value)
+    band = _band(times, energy_j(shapes.nodes, times.drawn_s, watts), value)
     spread = Z90 * float((value * log_sd).sum() / value.sum())
     below, above = (np.hypot(np.log(ratio), spread) for ratio in (band.value / band.low, band.high / band.value))
     return Band(value=band.value, low=band.value / np.exp(below), high=band.value * np.exp(above))
 
 
-def _band(drawn: Array, value: Array) -> Band:
-    """Return the band of the sum over the worlds."""
-    return Band.of_draws(drawn.sum(axis=1, keepdims=True), value.sum(keepdims=True))
+def _band(times: WorldTimes, drawn: Array, value: Array) -> Band:
+    """Return the band of the sum over the worlds; where spot nodes stop them the value is a mean."""
+    make = Band.of_draws if times.stops is None else Band.of_mean
+    return make(drawn.sum(axis=1, keepdims=True), value.sum(keepdims=True))
 
 
 def _sum(one: Band, other: Band) -> Band:
