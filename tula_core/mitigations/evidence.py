@@ -8,12 +8,18 @@ so; none is below 0.5, for the networks were small.
 
 How they were derived: among fixed batches with tuned rates, ln of the error that is left rose by 0.08 to 0.16 for
 each unit of ln work. Divided by that slope, what a method left over the small batch's is ln of its work; less ln of
-the law's, it is the method's own.
+the law's, it is the method's own. Far from the small batch's accuracy the slope is steeper, so that these are upper
+bounds; what is robust is the order. On validation splits, at the small batch's own rate, two seeds, in per cent:
+
+    network and batch              small  growth  LARS  square-root rule, no warm-up
+    perceptron, 2048 over 32        88.3    87.2  81.9                          80.5
+    convolutions, 2048 over 64      87.3    85.1  76.5                          75.2
+    perceptron, 4096 over 64        89.7          84.0                          84.9
 
 - ``sqrt-lr`` with SGD: 1.6, 1.9, 2.6 and 3.5 at 64, 64, 32 and 16 times the batch, against 2.1, 2.1, 1.7 and 1.4 that
   its lower rate alone, (B/B0)^(1/2), would cost. Taken: 1.5 less of ln B_crit, and half the power of the rate.
-- ``lars``: with its rate tuned 0.0, 1.2, 0.0 and -0.2; with the small batch's own rate up to 3 more. A tuned Nesterov
-  rate reaches the same (Nado et al. 2021, arXiv 2102.06356). Taken: 0.5 less of ln B_crit, widely.
+- ``lars``: with its rate tuned 0.0, 1.2, 0.0 and -0.2; with the small batch's own rate, which ``auto`` has, 3 to 5. A
+  tuned Nesterov rate reaches the same (Nado et al. 2021, arXiv 2102.06356). Taken: 1.5 less of ln B_crit, widely.
 - ``lamb``: with its rate tuned -0.1, 3.4, 0.0 and 1.4. Taken as LARS.
 - ``growth``: the law summed over its stages missed by 0.3 and 0.9 with the small batch's rate, by -0.3, -0.6 and less
   where the rate was tuned. Taken: as the law says, with 0.5. Its rate never rises, so that no run is lost to it.
@@ -26,10 +32,10 @@ from __future__ import annotations
 from tula_core.records import MitigationEffect
 
 _GROWING = MitigationEffect(log_work_sd=0.5, rate_power=0.0)
-_LAYERWISE = MitigationEffect(log_critical=-0.5, log_critical_sd=1.0, log_work_sd=0.5, rate_power=0.5)
+_LAYERWISE = MitigationEffect(log_critical=-1.5, log_critical_sd=1.0, log_work_sd=0.5, rate_power=0.5)
 
 EFFECTS = {
-    "sqrt-lr": MitigationEffect(log_critical=-1.5, log_critical_sd=0.7, rate_power=0.5),
+    "sqrt-lr": MitigationEffect(log_critical=-1.5, log_critical_sd=1.0, rate_power=0.5),
     "lars": _LAYERWISE,
     "lamb": _LAYERWISE,
     "growth": _GROWING,

@@ -334,29 +334,14 @@ def _reference_accuracy(row: Row, limits: Limits) -> Violation | None:
         )
     short = (limit - value) if limits.higher_is_better else (value - limit)
     if short <= 0:
-        return _kept_by_luck(row, limits)
+        chance = None if limits.keeping_probability is None else limits.keeping_probability(row.candidate)
+        return odds.beside_reference(chance, limits.job.constraints)
     side = "below" if limits.higher_is_better else "above"
     text = f"accuracy {value:.4f} is {side} {limit:.4f}, what the reference batch's allows"
     remedy = f"Set constraints.min_accuracy to {math.floor(value * 1000) / 1000:g} to allow it"
     if not limits.higher_is_better:
         remedy = "Set a target to allow it"
     return Violation(key="reference_accuracy", excess=short / max(abs(limit), 1e-9), text=text, remedy=remedy)
-
-
-def _kept_by_luck(row: Row, limits: Limits) -> Violation | None:
-    """Return how a row keeps the reference batch's accuracy not surely enough, None where it does."""
-    chance = None if limits.keeping_probability is None else limits.keeping_probability(row.candidate)
-    confidence = limits.job.constraints.confidence
-    if chance is None or chance >= confidence:
-        return None
-    text = (
-        f"the accuracy that the reference batch's allows is kept with a chance of {words.chance(chance)} only, "
-        f"constraints.confidence asks for {words.chance(confidence)}"
-    )
-    remedy = "Set constraints.min_accuracy to replace this rule"
-    if chance >= EVEN_CHANCE:
-        remedy += f", or lower constraints.confidence to {math.floor(chance * 100) / 100:g}"
-    return Violation(key="reference_accuracy", excess=1 - chance / confidence, text=text, remedy=remedy)
 
 
 def _target(row: Row, limits: Limits) -> Violation | None:

@@ -14,6 +14,9 @@ from tula_core.records import Row
 from tula_core.search import words
 from tula_core.search.violation import Violation, unchecked
 
+LEAST_CONFIDENCE = 0.5
+"""The lowest confidence that a job may ask for."""
+
 
 def deadline(row: Row, constraints: Constraints) -> Violation | None:
     """Return how a row breaks the deadline, None where it is kept with enough confidence or there is none."""
@@ -66,6 +69,21 @@ def accuracy(row: Row, constraints: Constraints) -> Violation | None:
         text, other = _unsure(f"the least accuracy of {limit:g} is kept", chance_at_least(forecast, limit), constraints)
     remedy = f"Lower constraints.min_accuracy to {max(math.floor(reached * 1000) / 1000, 0):g}{other}"
     return Violation(key="min_accuracy", excess=(limit - reached) / max(limit, 1e-9), text=text, remedy=remedy)
+
+
+def beside_reference(chance: float | None, constraints: Constraints) -> Violation | None:
+    """Return how a row keeps the reference batch's accuracy not surely enough, None where it does or none can say."""
+    confidence = constraints.confidence
+    if chance is None or chance >= confidence:
+        return None
+    text = (
+        f"the accuracy that the reference batch's allows is kept with a chance of {words.chance(chance)} only, "
+        f"constraints.confidence asks for {words.chance(confidence)}"
+    )
+    remedy = "Set constraints.min_accuracy to replace this rule"
+    if chance >= LEAST_CONFIDENCE:
+        remedy += f", or lower constraints.confidence to {math.floor(chance * 100) / 100:g}"
+    return Violation(key="reference_accuracy", excess=1 - chance / confidence, text=text, remedy=remedy)
 
 
 def chances(row: Row, constraints: Constraints) -> dict[str, float]:

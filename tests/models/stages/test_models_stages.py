@@ -238,3 +238,15 @@ def test_a_target_does_not_end_the_expected_curve():
 def test_nothing_is_expected_where_nothing_is_known_of_learning():
     assert fit(make_profile(pilots=()), make_job()).expected_curve(GROWN) is None
     assert fit(make_profile(), make_job()).expected_curve(candidate(stage(0, local_batch=10**6))) is None
+
+
+def test_a_chance_to_keep_the_metric_is_that_of_the_difference_in_the_same_draws():
+    known = {"growth": MitigationEffect(log_work_sd=0.5)}
+    predictor = fit(make_profile(), make_job(target=None), effects=known)
+    reference = Candidate(nodes=1, processes_per_node=1, local_batch=64)
+    large = plain(candidate(stage(0, local_batch=4096)))
+    chances = [predictor.keeping_probability(large, reference, slack) for slack in (0.0, 0.01, 0.5)]
+    assert chances == sorted(chances) and chances[0] < 0.1 and chances[-1] > 0.7
+    assert predictor.keeping_probability(reference, reference, 0.0) == 1.0
+    assert predictor.keeping_probability(GROWN, reference, 0.01) > predictor.keeping_probability(large, reference, 0.01)
+    assert fit(make_profile(pilots=()), make_job()).keeping_probability(GROWN, reference, 0.1) is None
