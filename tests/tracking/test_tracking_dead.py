@@ -169,3 +169,34 @@ def test_what_was_spent_is_known_by_the_nodes_of_each_attempt(tmp_path: Path) ->
     assert seconds_by_nodes(tmp_path, 4, 1) == {4: 90.0, 2: 180.0, 1: 90.0}
     assert attempt_layout(attempt_folder(tmp_path, 1)) == (4, 1, 8, 1)
     assert attempt_layout(attempt_folder(tmp_path, 4)) is attempt_layout(attempt_folder(tmp_path, 5)) is None
+
+
+def test_a_killed_run_that_had_changed_its_methods_says_which_ran(home: Path) -> None:
+    folder = home / "runs" / "job-1"
+    folder.mkdir(parents=True)
+    plan = make_plan()
+    open_attempt(folder, plan, "job-1", 1)
+    path = attempt_path(folder, 1)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "process_started": "long ago"}))
+    write_events(folder, 1, *EVENTS)
+    change = {
+        "samples": 1000,
+        "epochs": 1.0,
+        "seen_at_samples": 2000,
+        "dropped": ["linear-lr"],
+        "taken": ["growth"],
+        "dropped_batch": 64,
+        "taken_batch": 64,
+        "cause": "below forecast",
+        "because": "accuracy was 0.5",
+    }
+    second = {**plan.table[0].to_dict(), "mitigation": ["growth"]}
+    told = {"rows": [plan.table[0].to_dict(), second], "changes": [change], "checkpoint": "good.pt"}
+    (folder / "changes.json").write_text(json.dumps(told))
+    assert close_dead_runs() == ["job-1"]
+    [outcome] = [recorded.outcome for recorded in recorded_outcomes()]
+    assert (outcome.status, outcome.mitigation) == ("KILLED", ("growth",))
+    assert [made.words() for made in outcome.method_changes] == [
+        "from 1,000 samples on growth at global batch 64 instead of linear-lr at global batch 64: accuracy was 0.5"
+    ]
+    assert outcome.predicted["accuracy"] is None and outcome.predicted["time_to_train_s"] is not None

@@ -229,12 +229,18 @@ def test_the_reference_batch_is_taken_once_and_only_where_it_differs() -> None:
     assert next_row(plan, reference, (row.candidate, reference.candidate), no_other) is None
     small = replace(row, candidate=replace(row.candidate, local_batch=8))  # the linear rule changes nothing there
     assert reference_row(plan, small, (small.candidate,)) is None
+    assert next_row(plan, small, (small.candidate,), lambda plan, row, tried: plan.table[0]) is None
     averaged = replace(row.candidate, local_batch=8, mitigation=("ema",))
     assert reference_row(plan, replace(row, candidate=averaged), (averaged,)) is not None
     narrow = replace(row, candidate=replace(row.candidate, local_batch=3, accumulation=20))
     found = reference_row(plan, narrow, (narrow.candidate,))
     assert found is not None and (found.candidate.local_batch, found.candidate.accumulation) == (3, 3)
     assert reference_row(plan, narrow, (narrow.candidate, found.candidate)) is None
+
+
+def test_the_process_that_starts_the_workers_needs_no_torch() -> None:
+    code = "import sys; import tula_core.training.run; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[2])
 
 
 def test_the_rows_of_a_run_are_kept_in_its_folder(tmp_path: Path) -> None:

@@ -40,6 +40,12 @@ def save_checkpoint(trainee: Trainee, path: Path, progress: dict[str, Any]) -> N
         )
 
 
+def is_ruined(trainee: Trainee) -> bool:
+    """Return, on all processes alike, whether any weight of any of them is not finite: no weights to keep."""
+    finite = torch.stack([weights.detach().isfinite().all() for weights in trainee.network.parameters()])
+    return trainee.context.all_reduce_max([0.0 if bool(finite.all()) else 1.0])[0] > 0
+
+
 def _methods_state(trainee: Trainee) -> list[Any]:
     """Return the methods' state, of every process where each has its own."""
     mine = trainee.methods.state()

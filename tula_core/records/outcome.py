@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from tula_core.records.candidate import QUANTITIES, Stage
 from tula_core.records.codec import Reading
 
+SPENT = frozenset({"time_to_train_s", "node_hours", "cost_usd", "energy_j"})
+"""The quantities that add up over all methods of a run, so that their forecast holds also where methods changed."""
 HARDWARE_BOUND = frozenset({"step_time_s", "time_to_train_s", "node_hours", "cost_usd", "energy_j", "memory_bytes"})
 """The quantities whose forecast holds for the hardware of the plan alone."""
 
@@ -56,11 +58,20 @@ class MethodChange:
     cause: Literal["diverged", "below forecast"]
     because: str
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> MethodChange:
+        """Return the change of plain values; raises ``TypeError`` or ``KeyError`` where it is none."""
+        return cls(**{**data, "dropped": tuple(data["dropped"]), "taken": tuple(data["taken"])})
+
     def words(self) -> str:
-        """Return the change in one line."""
+        """Return the change and its cause in one line."""
+        return f"{self.step()}: {self.because}"
+
+    def step(self) -> str:
+        """Return the change alone in words."""
         before = f"{method_words(self.dropped)} at global batch {self.dropped_batch}"
         after = f"{method_words(self.taken)} at global batch {self.taken_batch}"
-        return f"from {self.samples:,} samples on {after} instead of {before}: {self.because}"
+        return f"from {self.samples:,} samples on {after} instead of {before}"
 
 
 def method_words(names: tuple[str, ...]) -> str:

@@ -22,11 +22,12 @@ from filelock import FileLock
 from tula_core.errors import InputError
 from tula_core.home import state_folder, write_atomic
 from tula_core.models.cost import hourly_price
-from tula_core.records import QUANTITIES, Outcome, Plan, Row, load
+from tula_core.records import QUANTITIES, MethodChange, Outcome, Plan, Row, load
+from tula_core.records.outcome import SPENT
 from tula_core.tracking import spool, store
 from tula_core.tracking.runs import finish_operation
 from tula_core.tracking.send import flush
-from tula_core.tracking.spent import attempt_folder, ran_on, seconds_by_nodes, spent
+from tula_core.tracking.spent import attempt_folder, course_rows, ran_on, seconds_by_nodes, spent
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -171,6 +172,8 @@ def _outcome(folder: Path, record: Mapping[str, Any]) -> Outcome:
     events = attempt_folder(folder, record["attempt"]) / "events.jsonl"
     seen = events if events.exists() else attempt_path(folder, record["attempt"])
     row, planned = record["row"], record["hardware"]
+    rows, changes = course_rows(folder)
+    last, known = (rows[-1], SPENT) if rows and changes else (row, QUANTITIES)
     hardware = ran_on(attempt_folder(folder, record["attempt"])) or planned
     return Outcome(
         schema_version=Outcome.SCHEMA_VERSION,
@@ -180,19 +183,20 @@ def _outcome(folder: Path, record: Mapping[str, Any]) -> Outcome:
         attempt=record["attempt"],
         status="KILLED",
         failure="the process was gone at the next start (killed, out of memory, or the machine went down)",
-        **{name: row[name] for name in ("nodes", "processes_per_node", "local_batch", "accumulation")},
-        mitigation=tuple(row["mitigation"]),
+        **{name: last[name] for name in ("nodes", "processes_per_node", "local_batch", "accumulation")},
+        mitigation=tuple(last["mitigation"]),
         precision=row.get("options", {}).get("precision"),
         learning_rate=record["learning_rate"],
         learning_rate_reductions=0,
         target_reached=None,
-        predicted={name: row[name] for name in QUANTITIES},
-        predicted_low={name: row[f"{name}_low"] for name in QUANTITIES},
-        predicted_high={name: row[f"{name}_high"] for name in QUANTITIES},
+        predicted={name: row[name] if name in known else None for name in QUANTITIES},
+        predicted_low={name: row[f"{name}_low"] if name in known else None for name in QUANTITIES},
+        predicted_high={name: row[f"{name}_high"] if name in known else None for name in QUANTITIES},
         actual={**dict.fromkeys(QUANTITIES), **_partial(folder, record, elapsed_s, samples)},
         curve=(),
         run_folder=str(folder),
         finished_at=datetime.fromtimestamp(seen.stat().st_mtime, UTC).isoformat(timespec="seconds"),
+        method_changes=tuple(MethodChange.from_dict(change) for change in changes),
     )
 
 

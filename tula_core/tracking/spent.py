@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+CHANGES_FILE = "changes.json"  # of a run whose methods were changed
+
 
 def attempt_folder(run_folder: Path, attempt: int) -> Path:
     """Return the folder with the config, events and logs of an attempt, counted from 1."""
@@ -131,3 +133,15 @@ def _events(folder: Path) -> Iterator[dict[str, Any]]:
                 continue
             if isinstance(event, dict) and isinstance(event.get("at_s"), (int, float)):
                 yield event
+
+
+def course_rows(run_folder: Path) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Return the rows that a run trained one after the other and the changes between; nothing where none was changed.
+
+    Rows are as in plan.json, changes have the fields of `MethodChange`.
+    """
+    try:
+        told = json.loads((run_folder / CHANGES_FILE).read_text(encoding="utf-8"))
+        return list(told["rows"]), list(told["changes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return [], []

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tula_core.engine.assemble import Trainee
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.loop import summed_loss
 from tula_core.models.checkpoints import checkpoint_wait_s
@@ -38,12 +37,6 @@ def has_diverged(loss: float, initial_loss: float) -> bool:
     Four times the initial loss and one more: a loss that starts near zero may rise by noise alone.
     """
     return not math.isfinite(loss) or loss > 4 * abs(initial_loss) + 1
-
-
-def is_ruined(trainee: Trainee) -> bool:
-    """Return, on all processes alike, whether any weight of any of them is not finite."""
-    finite = torch.stack([weights.detach().isfinite().all() for weights in trainee.network.parameters()])
-    return trainee.context.all_reduce_max([0.0 if bool(finite.all()) else 1.0])[0] > 0
 
 
 class Guard:

@@ -12,6 +12,7 @@ import numpy as np
 from tula_core.models.cost import cost_usd, hourly_price, node_hours
 from tula_core.records import QUANTITIES, CurvePoint, Outcome, Stage
 from tula_core.records.candidate import UNKNOWN
+from tula_core.records.outcome import SPENT
 from tula_core.tracking.spent import attempt_folder, planned_layout
 from tula_core.training.attempt import Attempt
 from tula_core.training.fallback.changes import Course
@@ -21,7 +22,6 @@ from tula_core.training.metering import energy_source, with_energy
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 _OF_A_STEP = ("step_time_s", "memory_bytes")
-_SPENT = ("time_to_train_s", "node_hours", "cost_usd", "energy_j")
 
 
 def outcome_of(
@@ -52,7 +52,7 @@ def outcome_of(
     candidate = course.row.candidate
     curve = tuple(CurvePoint(**point) for point in hearing.curve)
     # Of a run that went on at another row no row forecast the whole; what a change of method spends was forecast.
-    known = _SPENT if course.changes else _OF_A_STEP if _changed_layout(attempt) else QUANTITIES
+    known = SPENT if course.changes else _OF_A_STEP if _changed_layout(attempt) else QUANTITIES
     forecast = {name: attempt.row[name] if name in known else UNKNOWN for name in QUANTITIES}
     reached = bool(final.get("target_reached")) if status == "FINISHED" else False
     return Outcome(

@@ -11,9 +11,9 @@ from tula_core.engine.launch import LaunchResult, WorkerTask, launch
 from tula_core.errors import RunError, StoppedError
 from tula_core.progress import Listener
 from tula_core.records import MethodChange, Outcome, Row
-from tula_core.tracking.spent import launched_from, part_folder, part_seconds, seconds_by_nodes
+from tula_core.tracking.spent import CHANGES_FILE, launched_from, part_folder, part_seconds, seconds_by_nodes
 from tula_core.training.attempt import Attempt
-from tula_core.training.fallback.changes import FILE_NAME, Course, course_of, keep_course
+from tula_core.training.fallback.changes import Course, course_of, keep_course
 from tula_core.training.fallback.next_row import next_row
 from tula_core.training.fallback.watch import GOOD_FILE, drop_good
 from tula_core.training.fallback.words import cause_words
@@ -119,7 +119,7 @@ class _Running:
 def _begun(attempt: Attempt, hearing: Hearing) -> Course:
     """Return the rows that the run has had so far."""
     if not attempt.resume:
-        (attempt.folder / FILE_NAME).unlink(missing_ok=True)
+        (attempt.folder / CHANGES_FILE).unlink(missing_ok=True)
         return Course(rows=(attempt.row,))
     course = course_of(attempt.row, attempt.folder)
     hearing.take(course.row, course.from_samples)

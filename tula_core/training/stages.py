@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tula_core.engine.batches import Layout
-from tula_core.engine.context import WorkerContext
+from tula_core.engine.shares import Layout
+
+if TYPE_CHECKING:
+    from tula_core.engine.context import WorkerContext
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

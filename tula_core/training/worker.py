@@ -14,7 +14,7 @@ import torch
 
 from tula_core.engine.assemble import Trainee, assemble
 from tula_core.engine.batches import BatchStream, Layout, Step, size_of
-from tula_core.engine.checkpoint import load_checkpoint, peek_progress, save_checkpoint, take_over
+from tula_core.engine.checkpoint import is_ruined, load_checkpoint, peek_progress, save_checkpoint, take_over
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
 from tula_core.engine.hardware import inspect_hardware
@@ -31,7 +31,7 @@ from tula_core.records import CurvePoint
 from tula_core.seeding import derive_seed, fold
 from tula_core.training.decisions import FILE_NAME, DecisionLog
 from tula_core.training.fallback.watch import Watch, drop_good, fall_report, keep_good, plain_number
-from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict, is_ruined
+from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict
 from tula_core.training.metering import check_power_limit
 from tula_core.training.same_data import require_same_data
 from tula_core.training.setting import setting_of
@@ -123,7 +123,7 @@ class Run:
             self.context.emit("resumed", **asdict(self.progress))
         else:
             self._save()
-            self._keep_good()
+            self._link_good()
         settle_buckets(self.trainee)
         self._attempt_began = time.perf_counter() - self.progress.elapsed_s
         reset_peak(self.context.device)
@@ -140,7 +140,7 @@ class Run:
 
     def _take_up(self) -> None:
         """Go on from the checkpoint; one of the methods before gives its weights to those in force."""
-        if peek_progress(self.checkpoint)["method"] == self.method:
+        if not self.taken_over or peek_progress(self.checkpoint)["method"] == self.method:
             self._go_back()
             self._link_good()  # a kill may have come between the two
             self._hold()
@@ -166,8 +166,7 @@ class Run:
                 if not self._take(step) or self._finished or self.progress.samples >= end or self._grows(step):
                     break
                 del step  # its batches make room for the next ones
-        if self.given_up is None or self.methods.at_rest:
-            self._save()
+        self._save()
         return {
             **asdict(self.progress),
             "given_up": self.given_up,
@@ -375,6 +374,8 @@ class Run:
         self.rate = self.rate.reduced(REDUCTION**self.progress.reductions / self.rate.reduction)
 
     def _save(self) -> None:
+        if self.given_up is not None and not self.methods.at_rest:
+            return  # the checkpoint before leads here again
         began = time.perf_counter()
         self.progress.measured_steps = self.moments.state() if self.moments is not None else 0
         save_checkpoint(self.trainee, self.checkpoint, asdict(self.progress))

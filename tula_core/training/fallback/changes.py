@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from tula_core.errors import InputError
 from tula_core.home import write_atomic
 from tula_core.records import Candidate, MethodChange, Row
 from tula_core.records.outcome import method_words
-
-FILE_NAME = "changes.json"
+from tula_core.tracking.spent import CHANGES_FILE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +75,7 @@ def keep_course(course: Course, folder: Path) -> None:
         "changes": [asdict(change) for change in course.changes],
         "checkpoint": course.checkpoint,
     }
-    write_atomic(folder / FILE_NAME, json.dumps(told, indent=2) + "\n")
+    write_atomic(folder / CHANGES_FILE, json.dumps(told, indent=2) + "\n")
 
 
 def course_of(row: Row, folder: Path) -> Course:
@@ -90,14 +88,14 @@ def course_of(row: Row, folder: Path) -> Course:
     InputError
         The file is damaged.
     """
-    path = folder / FILE_NAME
+    path = folder / CHANGES_FILE
     if not path.exists():
         return Course(rows=(row,))
     try:
         told = json.loads(path.read_bytes())
         found = Course(
             rows=tuple(Row.from_dict(entry) for entry in told["rows"]),
-            changes=tuple(_change(entry) for entry in told["changes"]),
+            changes=tuple(MethodChange.from_dict(entry) for entry in told["changes"]),
             checkpoint=str(told["checkpoint"]),
         )
     except (ValueError, KeyError, TypeError, AssertionError) as error:
@@ -105,8 +103,3 @@ def course_of(row: Row, folder: Path) -> Course:
             f"resume: {str(path)!r} is damaged ({type(error).__name__}: {error}). Start the run anew without --resume."
         ) from error
     return found if found.rows[0] == row else replace(found, rows=(*found.rows[:-1], row))
-
-
-def _change(entry: Mapping[str, Any]) -> MethodChange:
-    lists = {name: tuple(entry[name]) for name in ("dropped", "taken")}
-    return MethodChange(**{**entry, **lists})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tula_core.engine.shares import Layout
 from tula_core.mitigations import MITIGATIONS
 from tula_core.records import Candidate, Plan, Row
 from tula_core.training.stages import layout_for
@@ -21,7 +22,9 @@ def no_other(plan: Plan, row: Row, tried: Sequence[Candidate]) -> Row | None:
 
 
 def next_row(plan: Plan, row: Row, tried: Sequence[Candidate], next_best: NextBest) -> Row | None:
-    """Return the row to go on with instead of ``row``; None where nothing is left that would differ.
+    """Return the row to go on with instead of ``row``; None where nothing is left that would do better.
+
+    A row that trains as the recipe does is kept: no method for larger batches makes up for what fails there.
 
     Parameters
     ----------
@@ -30,6 +33,8 @@ def next_row(plan: Plan, row: Row, tried: Sequence[Candidate], next_best: NextBe
     next_best
         Looks in the plan's table; where it finds nothing the recipe's reference batch without methods is taken.
     """
+    if _is_plain(row.candidate, _reference_layout(plan, row).global_batch):
+        return None
     return next_best(plan, row, tried) or reference_row(plan, row, tried)
 
 
@@ -39,8 +44,7 @@ def reference_row(plan: Plan, row: Row, tried: Sequence[Candidate]) -> Row | Non
     Its local batch is at most that of ``row``, so that it needs no more memory. What is forecast of it is what the
     table has for the same layout.
     """
-    candidate, recipe = row.candidate, plan.job.recipe
-    layout = layout_for(recipe.batch_size, candidate.processes, candidate.local_batch)
+    candidate, layout = row.candidate, _reference_layout(plan, row)
     if any(_is_plain(one, layout.global_batch) for one in tried):
         return None
     plain = replace(
@@ -49,6 +53,10 @@ def reference_row(plan: Plan, row: Row, tried: Sequence[Candidate]) -> Row | Non
     alike = next((other for other in plan.table if _layout(other.candidate) == _layout(plain)), None)
     known = {} if alike is None else {name: v for name, v in alike.forecast.items() if name not in _UNFORECAST}
     return Row(candidate=plain, feasible=True, infeasible_because=None, measured=False, forecast=known)
+
+
+def _reference_layout(plan: Plan, row: Row) -> Layout:
+    return layout_for(plan.job.recipe.batch_size, row.candidate.processes, row.candidate.local_batch)
 
 
 def _is_plain(candidate: Candidate, batch: int) -> bool:

@@ -27,7 +27,7 @@ def cause_words(report: Mapping[str, Any], metric: str) -> str:
 
 def change_words(change: MethodChange, effect: str) -> str:
     """Return the warning that goes with a change of method."""
-    return f"a wrong guess: {change.because}. Training goes on {change.words().split(':')[0]}; {effect}"
+    return f"a wrong guess: {change.because}. Training goes on {change.step()}; {effect}"
 
 
 def effect_words(plan: Plan, first: Row, row: Row, samples: int, spent: tuple[float, float]) -> str:
