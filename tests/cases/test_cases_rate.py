@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,16 +18,18 @@ import torch
 from case_workloads import noted
 
 from tula_core.engine.context import WorkerContext
+from tula_core.engine.loop import run_step
 from tula_core.job import Job
 from tula_core.models.learning.rate_range import find_rate
-from tula_core.profiling.learning_rate import measure_rate
-from tula_core.profiling.rig import Rig
+from tula_core.profiling.learning_rate import measure_rate, settle_rate
+from tula_core.profiling.rig import Rig, StepFeed
 from tula_core.records import LearningRateTest
 from tula_core.workloads.load import load_workload
 
 FORTY = np.geomspace(1e-5, 10.0, 40).tolist()
 STEP_S = 50.0  # so long that nothing here ends for lack of time
 
+Made = Callable[[str, int], Rig]
 Search = Callable[[str, int], LearningRateTest]
 
 
@@ -39,26 +42,41 @@ def forty_losses(best: float, seed: int) -> list[float]:
 
 
 @pytest.fixture
-def search(tmp_path: Path, kept_signals: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Search]:
-    """Search the rate of a workload of the cases with a job's seed, in runs of 32 steps."""
+def make_rig(tmp_path: Path, kept_signals: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
+    """Make a measuring worker for a workload of the cases and a job's seed, in this very process."""
     made: list[WorkerContext] = []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as a worker's launcher does
 
-    def run(name: str, seed: int) -> LearningRateTest:
+    def make(name: str, seed: int) -> Rig:
         job = Job(workload=f"case_workloads:{name}", recipe={"range_test": True}, seed=seed)
         job = job.resolved(load_workload(job).recipe, None)
-        batch = job.recipe.batch_size
         made.append(WorkerContext({"nodes": 1, "processes_per_node": 1, "rendezvous": ""}, tmp_path))
         task = {"job": job.to_dict(), "seconds": 1e6, "launched_at_s": time.time(), "share": 1.0, "later_starts": 0}
-        size = SimpleNamespace(local_batch=batch, estimate_s=STEP_S)
-        return measure_rate(Rig(made[-1], task), [size], 22 * STEP_S * (34 + 200 / batch))  # type: ignore[list-item]
+        return Rig(made[-1], task)
 
     monkeypatch.setenv("CASES_LOG", str(tmp_path))
-    yield run
+    yield make
     torch.set_num_threads(threads)
     for context in made:
         context.close()
+
+
+def in_runs_of_32_steps(rig: Rig) -> tuple[Any, float]:
+    """Return the sizes that were timed and the seconds to search in."""
+    batch = rig.job.recipe.batch_size
+    return [SimpleNamespace(local_batch=batch, estimate_s=STEP_S)], 22 * STEP_S * (34 + 200 / batch)
+
+
+@pytest.fixture
+def search(make_rig: Made) -> Search:
+    """Search the rate of a workload of the cases with a job's seed."""
+
+    def run(name: str, seed: int) -> LearningRateTest:
+        rig = make_rig(name, seed)
+        return measure_rate(rig, *in_runs_of_32_steps(rig))
+
+    return run
 
 
 def test_p27_a_curve_that_ends_in_nan_gives_a_finite_rate_from_its_valid_part() -> None:
@@ -117,3 +135,19 @@ def test_what_judges_a_rate_is_no_part_of_the_evaluation(search: Search, tmp_pat
     judged = [int(str(entry["size"])) for entry in noted(tmp_path) if not entry["training"]]
     runs = sum(math.isfinite(loss) for trial in found.trials for loss in trial.losses)
     assert found.held_out == 64 and sum(judged) == 64 * (runs + found.seeds)  # and once before training
+
+
+def test_training_goes_on_after_a_search_as_without_one_bit_for_bit(make_rig: Made) -> None:
+    """Elsewhere the finder's steps, random draws and running statistics are in the run that follows."""
+    losses, weights = [], []
+    for searching in (False, True):
+        rig = make_rig("frozen_part", 0)
+        feed, seen = StepFeed(rig, rig.layout(32)), []
+        for number in range(8):
+            if searching and number == 4:
+                settle_rate(rig, *in_runs_of_32_steps(rig))
+            seen.append(float(run_step(rig.trainee, feed.next(), 0.05)[0]))  # with dropout, which draws
+        losses.append(seen)
+        weights.append({name: value.clone() for name, value in rig.trainee.network.state_dict().items()})
+    assert losses[0] == losses[1]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
