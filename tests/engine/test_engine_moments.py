@@ -14,6 +14,7 @@ from tiny_workloads import workload
 from tula_core.engine.assemble import assemble
 from tula_core.engine.batches import BatchStream, Layout
 from tula_core.engine.context import WorkerContext
+from tula_core.engine.launch import WorkerTask, launch
 from tula_core.engine.loop import run_step
 from tula_core.engine.moments import StepMoments, moments_of
 from tula_core.mitigations.compose import Methods
@@ -92,3 +93,18 @@ class Heard(Methods):
 
     def observe(self, moments: GradientMoments) -> None:
         self.moments.append(moments)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_a_measured_step_moves_the_weights_as_any_other(tmp_path: Path, processes: int) -> None:
+    """With three processes even the order of a sum would show."""
+    task = WorkerTask(
+        entry="engine_entries:measured_steps",
+        payload={"every": [0, 1, 3]},
+        folder=tmp_path / "task",
+        processes_per_node=processes,
+        timeout_s=120,
+    )
+    found = launch(task, lambda event: None).unwrap()
+    assert [found[every]["measured"] for every in ("0", "1", "3")] == [0, 7, 3]
+    assert found["0"]["weights"] == found["1"]["weights"] == found["3"]["weights"]

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tula_core.errors import InputError
+from tula_core.job import Recipe
 from tula_core.mitigations.batches.controller import decide, next_batch
 from tula_core.mitigations.batches.dual import noise_over_equal, small_batch
 from tula_core.mitigations.batches.growth import growing, seesaw, steps_of
-from tula_core.mitigations.batches.hooks import held_clock
+from tula_core.mitigations.batches.hooks import Growth, held_clock
+from tula_core.mitigations.method import Setting
 from tula_core.mitigations.noise.rank_weights import draw_weights, variance
 
 
@@ -42,6 +44,25 @@ def test_the_samples_are_those_of_the_plain_run_and_the_steps_the_sum_over_stage
     stages = growing(64, 512, 0.75, 2.0)
     assert [stage.batch for stage in stages] == [64, 128, 256, 512]
     assert steps_of(stages, 64_000) == pytest.approx(64_000 * 0.25 * (1 / 64 + 1 / 128 + 1 / 256 + 1 / 512))
+
+
+@pytest.mark.parametrize(("batch", "factor"), [(1024, 2.0), (96, 1.5), (64, 1.0), (32, 1.0)])
+def test_a_start_above_the_reference_batch_raises_the_rate_with_it(batch: int, factor: float) -> None:
+    options = {"until": 0.75, "factor": 2.0, "start": 2.0}
+    stages = growing(64, batch, 0.75, 2.0, 2.0)
+    assert stages[0].batch == min(128, batch) and stages[-1].batch == batch
+    setting = Setting(
+        recipe=Recipe(batch_size=64),
+        processes=1,
+        rank=0,
+        local_batch=batch,
+        accumulation=1,
+        train_samples=6_400,
+        total_samples=64_000,
+        seed=0,
+        options=options,
+    )
+    assert Growth(setting).rate(0.1, 0) == pytest.approx(0.1 * factor)
 
 
 def quarter(fraction: float) -> float:

@@ -14,8 +14,10 @@ import torch
 from tula_core.engine.assemble import assemble
 from tula_core.engine.batches import BatchStream, Layout
 from tula_core.engine.context import WorkerContext
+from tula_core.engine.data_parallel import settle_buckets
 from tula_core.engine.evaluate import evaluate
 from tula_core.engine.loop import run_step, summed_loss
+from tula_core.engine.moments import StepMoments
 from tula_core.engine.noise_meter import HookedNoise, NoiseMeter, gradients, squared_norm
 from tula_core.errors import InputError
 
@@ -29,6 +31,26 @@ def collectives(context: WorkerContext, payload: dict[str, Any]) -> dict[str, An
         "threads": torch.get_num_threads(),
         "payload": payload,
     }
+
+
+def measured_steps(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:
+    """Train a few steps, measuring none, each or every third of them; return weights and how many were measured."""
+    found = {}
+    for every in payload["every"]:
+        workload = tiny_workloads.workload()
+        trainee = assemble(workload, workload.recipe, context, seed=0)
+        moments = StepMoments(trainee, every) if every else None
+        settle_buckets(trainee.module)
+        layout = Layout(processes=context.processes, local_batch=4, accumulation=2)
+        stream = BatchStream(workload.train_set(), samples=203, layout=layout, rank=context.rank, seed=3)
+        measured = 0
+        for _, step in zip(range(7), stream.from_samples(0), strict=False):
+            due = moments.next(step) if moments is not None else None
+            run_step(trainee, step, 0.1, moments=due)
+            measured += due is not None
+        weights = [parameter.detach().flatten() for parameter in trainee.network.parameters()]
+        found[str(every)] = {"weights": torch.cat(weights).tolist(), "measured": measured}
+    return found
 
 
 def environment(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:

@@ -8,13 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel
 
 from tula_core.engine.context import WorkerContext
+from tula_core.engine.data_parallel import data_parallel
 from tula_core.job import Recipe
 from tula_core.mitigations.compose import Methods
-from tula_core.mitigations.normalization.ghost_batch_norm import GhostBatchNorm
 from tula_core.seeding import derive_seed
 from tula_core.workloads import WeightedLoss, Workload
 from tula_core.workloads.weighted import loss_of_steps
@@ -80,16 +78,7 @@ def assemble(
     network = methods.network(workload.network()).to(context.device)
     if recipe.channels_last:
         network = network.to(memory_format=torch.channels_last)
-    module: nn.Module = network
-    if context.processes > 1:
-        module = DistributedDataParallel(
-            network,
-            device_ids=[context.device.index] if context.device.type == "cuda" else None,
-            gradient_as_bucket_view=True,
-            # Running statistics do not enter a training forward pass, so rank 0's are sent only before they are
-            # read (evaluate, checkpoint). Any other buffer may enter it and is kept equal at each step.
-            broadcast_buffers=has_other_buffers(network),
-        )
+    module = data_parallel(network, context)
     scaler = torch.amp.GradScaler(context.device.type) if recipe.precision == "fp16" else None
     optimizer = methods.optimizer(network, recipe) or make_optimizer(network, recipe)
     methods.distributed(module, optimizer)
@@ -114,14 +103,6 @@ def make_optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=rate, momentum=recipe.momentum, weight_decay=decay)
     kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, lr=rate, weight_decay=decay)
-
-
-def has_other_buffers(network: nn.Module) -> bool:
-    """Return whether the network has a buffer outside its batch-norm layers, ghost groups among them."""
-    norms = (_BatchNorm, GhostBatchNorm)
-    return any(
-        True for layer in network.modules() if not isinstance(layer, norms) for _ in layer.buffers(recurse=False)
-    )
 
 
 def share_buffers(network: nn.Module, context: WorkerContext) -> None:

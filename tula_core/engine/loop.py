@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -199,59 +199,10 @@ def _part(step: Step, part: range, processes: int) -> Step:
     )
 
 
-def settle_buckets(trainee: Trainee) -> None:
-    """Let the data-parallel wrapper order its buckets before the first step.
-
-    It orders them anew after its first backward pass, and with three processes or more the order decides how sums are
-    rounded: a run taken up later would differ from one that went through. A sum of all parameters stands in for the
-    network, so that nothing of a person's own is called once more than the run has steps.
-    """
-    wrapper = trainee.module
-    if not isinstance(wrapper, DistributedDataParallel):
-        return
-    network = wrapper.module
-    wrapper.module = _SumOfParameters(network)
-    try:
-        with _without_hooks(network):
-            wrapper(torch.zeros((), device=trainee.device)).backward()
-    finally:
-        wrapper.module = network
-    trainee.optimizer.zero_grad(set_to_none=True)
-
-
-@contextlib.contextmanager
-def _without_hooks(network: nn.Module) -> Iterator[None]:
-    """Keep the hooks of a person's own on the parameters from being called."""
-    kept = [(parameter, parameter._backward_hooks) for parameter in network.parameters() if parameter._backward_hooks]
-    for parameter, _ in kept:
-        parameter._backward_hooks = None
-    try:
-        yield
-    finally:
-        for parameter, hooks in kept:
-            parameter._backward_hooks = hooks
-
-
-class _SumOfParameters(nn.Module):
-    """Reaches every trained parameter, the last registered first on the way back, as a network mostly does."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self._trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        # The wrapper shares buffers before a forward pass where it was told to, and fails where there is none.
-        self.register_buffer("nothing", torch.zeros(1, device=self._trained[0].device))
-
-    def forward(self, start: Tensor) -> Tensor:
-        """Return the sum, shape ``()``."""
-        for parameter in self._trained:
-            start = start + parameter.float().sum()
-        return start
-
-
-def _synchronised(trainee: Trainee, synchronise: bool) -> contextlib.AbstractContextManager[None]:
-    if synchronise or not isinstance(trainee.module, DistributedDataParallel):
+def _synchronised(module: nn.Module, synchronise: bool) -> contextlib.AbstractContextManager[None]:
+    if synchronise or not isinstance(module, DistributedDataParallel):
         return _AS_IT_IS
-    return trainee.module.no_sync()
+    return module.no_sync()
 
 
 def _update(trainee: Trainee) -> bool:

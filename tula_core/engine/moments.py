@@ -6,7 +6,7 @@ With the mean gradients of a small group of n samples and of the whole step of N
     S  = (a - c)/(1/n - 1/N)      unbiased for tr(Sigma)
 
 McCandlish et al. 2018, arXiv 1812.06162, appendix A.1. The small groups are the processes' shares, or one process's
-first micro-batch, or half of its only one.
+first micro-batch, or a quarter of its only one.
 """
 
 # Annotations stay evaluated here: the data-parallel wrapper checks those of the hook.
@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tula_core.engine.assemble import Trainee
 from tula_core.engine.batches import Step
+from tula_core.engine.data_parallel import data_parallel, settle_buckets
 from tula_core.engine.evaluate import preserved_random_states
 from tula_core.engine.noise_meter import gradients, squared_norm
 from tula_core.mitigations.method import GradientMoments
@@ -29,6 +30,9 @@ from tula_core.mitigations.normalization.statistics import frozen_statistics
 
 MEASURE_EVERY = 10
 """Steps from one measurement to the next; each costs a pass over the gradient and one scalar all-reduce."""
+
+_PARTS = 4
+# Of a step that is one micro-batch: a quarter costs half as much as a half does, and its noise stands out more.
 
 
 def moments_of(small_square: float, large_square: float, small: int, large: int) -> GradientMoments | None:
@@ -53,12 +57,20 @@ def moments_of(small_square: float, large_square: float, small: int, large: int)
 class StepMoments:
     """Measures every few steps; between them it costs nothing but a look at a flag.
 
+    A hook written in Python makes every all-reduce slower, so it hangs on a wrapper of its own, through which only the
+    measured steps go.
+
     Parameters
     ----------
     trainee
-        Assembled; where there are several processes a communication hook is hung on its wrapper, which must have none.
+        Assembled.
     every
         Steps from one measurement to the next, the first step included.
+
+    Attributes
+    ----------
+    module
+        What a measured step's forward passes go through.
     """
 
     def __init__(self, trainee: Trainee, every: int = MEASURE_EVERY) -> None:
@@ -70,9 +82,11 @@ class StepMoments:
         self.measuring = False
         self._micro: tuple[Any, Any, Callable[[Any, Any], Tensor]] | None = None
         self._square = torch.zeros((), dtype=torch.float64, device=trainee.device)
-        self._distributed = isinstance(trainee.module, DistributedDataParallel)
-        if isinstance(trainee.module, DistributedDataParallel):
-            trainee.module.register_comm_hook(self, _measuring_all_reduce)
+        self.module = data_parallel(trainee.network, trainee.context)
+        self._distributed = isinstance(self.module, DistributedDataParallel)
+        if isinstance(self.module, DistributedDataParallel):
+            self.module.register_comm_hook(self, _measuring_all_reduce)
+            settle_buckets(self.module)
 
     def next(self, step: Step) -> "StepMoments | None":
         """Return this meter where the coming step is measured; steps whose shares differ are not."""
@@ -91,7 +105,7 @@ class StepMoments:
         self._square += buffer.detach().double().square().sum()
 
     def before(self, inputs: Any, targets: Any, loss: Callable[[Any, Any], Tensor]) -> None:
-        """Keep a micro-batch at hand, half of which may be looked at again."""
+        """Keep a micro-batch at hand, a part of which may be looked at again."""
         self._micro = (inputs, targets, loss)
 
     def after(self, index: int, step: Step) -> None:
@@ -103,7 +117,7 @@ class StepMoments:
             scale = (step.global_samples / size / self._loss_scale()) ** 2
             self._small_square, self._small = scale * squared_norm(gradients(self._trainee.network)), size
         elif step.sizes[0] >= 4:
-            self._read_half()
+            self._read_part()
         self._micro = None
 
     def end(self, step: Step) -> GradientMoments | None:
@@ -131,20 +145,20 @@ class StepMoments:
         scaler = self._trainee.scaler
         return float(scaler.get_scale()) if scaler is not None else 1.0
 
-    def _read_half(self) -> None:
-        """Take the gradient of half of a single process's only micro-batch, and leave no trace of it."""
+    def _read_part(self) -> None:
+        """Take the gradient of a part of a single process's only micro-batch, and leave no trace of it."""
         assert self._micro is not None
         inputs, targets, loss = self._micro
         if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor)):
             return
-        network, half = self._trainee.network, len(inputs) // 2
+        network, part = self._trainee.network, max(2, len(inputs) // _PARTS)
         trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
         with preserved_random_states(), frozen_statistics(network):
             with self._trainee.autocast():
-                value = loss(network(inputs[:half]), targets[:half])
+                value = loss(network(inputs[:part]), targets[:part])
             found = torch.autograd.grad(value, trained, allow_unused=True)
         self._small_square = squared_norm([gradient for gradient in found if gradient is not None])
-        self._small = half
+        self._small = part
 
 
 def _measuring_all_reduce(
@@ -154,6 +168,6 @@ def _measuring_all_reduce(
     buffer = bucket.buffer()
     if state.measuring:
         state.add_bucket(buffer)
-    buffer.div_(dist.get_world_size())
+    buffer.mul_(1.0 / dist.get_world_size())  # as the wrapper itself does without a hook: a quotient rounds otherwise
     future: Any = dist.all_reduce(buffer, async_op=True).get_future()
     return future.then(lambda done: done.value()[0])  # type: ignore[no-any-return]

@@ -123,6 +123,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             options={
                 "until": Bounds(default=0.8, low=0.0, high=0.95, meaning="share of the run at which it is reached"),
                 "factor": Bounds(default=2.0, low=1.1, high=16.0, meaning="growth from one stage to the next"),
+                "start": Bounds(default=1.0, low=1.0, high=16.0, meaning="times the reference batch to begin with"),
             },
             excludes=_excluding("growth", (_GROWING, _BATCH), (_RULES + " warmup", _RATE), ("adascale", _CLOCK)),
         ),

@@ -16,9 +16,10 @@ from tula_core.engine.assemble import Trainee, assemble
 from tula_core.engine.batches import BatchStream, Layout, Step, size_of
 from tula_core.engine.checkpoint import is_ruined, load_checkpoint, peek_progress, save_checkpoint, take_over
 from tula_core.engine.context import WorkerContext
+from tula_core.engine.data_parallel import settle_buckets
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
 from tula_core.engine.hardware import inspect_hardware
-from tula_core.engine.loop import NO_SEEDS, StepSeeds, run_step, settle_buckets
+from tula_core.engine.loop import NO_SEEDS, StepSeeds, run_step
 from tula_core.engine.method_needs import fitted_options
 from tula_core.engine.moments import StepMoments
 from tula_core.engine.peak_memory import peak_bytes, reset_peak
@@ -124,7 +125,7 @@ class Run:
         else:
             self._save()
             self._link_good()
-        settle_buckets(self.trainee)
+        settle_buckets(self.trainee.module)
         self._attempt_began = time.perf_counter() - self.progress.elapsed_s
         reset_peak(self.context.device)
         self.context.emit(

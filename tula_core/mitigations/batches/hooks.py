@@ -28,6 +28,10 @@ class Growth(Method):
         total = self.setting.total_samples
         return held_clock(samples_seen / total, self.setting.options["until"]) * total
 
+    def rate(self, planned: float, samples_seen: int) -> float:
+        """Return the planned rate times what the first batch is of the reference batch, where that is more."""
+        return planned * max(1.0, min(self.setting.options["start"], self.setting.scale))
+
 
 def seesaw_stages(setting: Setting) -> list[BatchStage]:
     """Return the stages of a run by its recipe's schedule."""

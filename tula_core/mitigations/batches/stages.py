@@ -114,7 +114,7 @@ def _batches(names: Sequence[str], most: int, course: Course) -> list[BatchStage
     recipe = course.recipe
     if "growth" in names:
         options = options_of("growth", course.options)
-        return growing(recipe.batch_size, most, options["until"], options["factor"])
+        return growing(recipe.batch_size, most, options["until"], options["factor"], options["start"])
     if "seesaw" in names:
         return seesaw(
             recipe.batch_size,
