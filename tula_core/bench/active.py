@@ -91,11 +91,21 @@ def stops(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def _stop(rows: pd.DataFrame) -> str:
-    stop = stops(rows)
-    lost = 100 * stop["regret"]
+    ends = stops(rows)
+    settled = ends["settled"].astype(bool)
     return (
-        f"Stopping once settled, below {100 * SETTLED:g} % of expected regret: {stop['measurements'].mean():.1f} "
-        f"measurements, {lost.mean():.1f} % lost on average, {lost.median():.1f} % in the median."
+        f"Measuring by worth stops once settled, where less than {100 * SETTLED:g} % is expected to be lost: so "
+        f"{_ended(ends[settled])}. At {MOST} measurements it is out of them: so {_ended(ends[~settled])}."
+    )
+
+
+def _ended(ends: pd.DataFrame) -> str:
+    if ends.empty:
+        return "0 pairs"
+    lost, expected = 100 * ends["regret"], 100 * ends["expected_regret"]
+    return (
+        f"{len(ends)} pairs, after {ends['measurements'].mean():.1f} measurements in the mean, {lost.mean():.1f} % "
+        f"lost on average and {lost.median():.1f} % in the median where {expected.mean():.1f} % was expected"
     )
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tula_core.bench.active_pairs import Choice, Pair, cheapest_first
 from tula_core.models.decision.beliefs import step_belief
 from tula_core.models.decision.information import Belief, contenders, expected_regret, knowledge_gradient
+from tula_core.models.inference.fitting import Z90
 from tula_core.models.step.communication import fit_links
 from tula_core.models.step.fit import StepTimeModel, fit_step_time
 from tula_core.records.profile import StepTiming
@@ -89,7 +90,8 @@ def by_worth(pair: Pair, choice: Choice) -> Iterator[Point]:
     """Yield where measuring by worth stands after each measurement, the screen first.
 
     The next one is that which is worth most to the choice; once nothing unknown is worth `SETTLED`, it is a choice that
-    was not itself measured.
+    was not itself measured. Beyond that it goes on while anything is worth something, so that policies can be compared
+    at equal numbers.
     """
     seen, shapes = screen(pair), pair.shapes
     while True:
@@ -103,10 +105,20 @@ def by_worth(pair: Pair, choice: Choice) -> Iterator[Point]:
         yield Point(measurements=len(seen), regret=regret, unsettled=unsettled, settled=settled)
         gains = _gains(choice, parts, len(shapes.nodes))
         gains[seen] = 0.0
-        best = unmeasured[0] if unmeasured and unsettled < SETTLED else int(gains.argmax())
-        if len(seen) >= min(MOST, len(gains)) or best in seen:
+        nothing = gains.max() <= 0.0
+        if len(seen) >= min(MOST, len(gains)) or (settled and nothing):
             return
-        seen.append(best)
+        if unmeasured and unsettled < SETTLED:
+            seen.append(unmeasured[0])
+        else:
+            seen.append(_hopeful(belief, seen) if nothing else int(gains.argmax()))
+
+
+def _hopeful(belief: Belief, seen: Sequence[int]) -> int:
+    """Return what may still be the best where no measurement alone would change a choice: the lowest lower end."""
+    lower = belief.mean - Z90 * np.sqrt(np.maximum(np.diag(belief.covariance), 0.0))
+    lower[list(seen)] = np.inf
+    return int(lower.argmin())
 
 
 def _gains(choice: Choice, parts: Sequence[Belief], count: int) -> Array:

@@ -98,6 +98,18 @@ def test_one_configuration_that_is_far_off_is_off_there_alone():
     assert np.abs(np.delete(error, odd)).max() < 0.1
 
 
+def test_configurations_together_are_as_unsure_as_each_alone():
+    timings, _ = job(5, grid((1, 2), (1, 2), (8, 32)))
+    asked = grid((1, 2, 4), (1, 3), (8, 20, 64))
+    law = fitted(timings)
+    mean, variance = law.predict(asked)
+    together, covariance_ = law.joint(asked)
+    assert together == pytest.approx(mean) and np.diag(covariance_) == pytest.approx(variance, rel=1e-6, abs=1e-9)
+    assert np.linalg.eigvalsh(covariance_).min() > -1e-9
+    sd = np.sqrt(variance)
+    assert (np.abs(covariance_) <= np.outer(sd, sd) * (1 + 1e-6)).all()
+
+
 def test_one_measurement_gives_a_wide_interval_elsewhere():
     timings, _ = job(4, grid((1,), (1,), (32,)))
     law = fitted(timings)

@@ -16,15 +16,12 @@ from tula_core.models.step.time import Shapes
 
 Array = NDArray[np.float64]
 
-_OCTAVES = {"local_batch": 3.0, "processes_per_node": 2.0, "nodes": 2.0, "accumulation": 3.0}
-"""Doublings over which the error of a forecast is still shared to 1/e; what is measured depends little on them."""
-
 
 class StepTimes(Protocol):
     """What is asked of a step-time model."""
 
-    def predict(self, shapes: Shapes, /) -> tuple[Array, Array]:
-        """Return mean seconds of a step and their log standard deviation, each of shape (n,)."""
+    def joint(self, shapes: Shapes, /) -> tuple[Array, Array]:
+        """Return the mean of ln(seconds) of a step, shape (n,), and the covariance of what measuring tells, (n, n)."""
         ...
 
 
@@ -47,18 +44,10 @@ def log_steps(global_batch: Array, critical_batch: float) -> Array:
 def step_belief(model: StepTimes, shapes: Shapes, log_weight: Array) -> Belief:
     """Return the belief about ln(step time) + ``log_weight`` of each configuration, shape (n,).
 
-    The least log standard deviation among them is taken as what no measurement takes away, the drift between measuring
-    and training, and left out. Errors of two configurations are correlated as exp(-distance), by the octaves between
-    them; empirical, as a model tells how sure it is of each but not of both.
+    Errors go together as the model's own posterior has them: what two configurations owe to the same law, placement or
+    batch they are wrong about alike, and what a configuration has of its own tells nothing of its neighbours, so that
+    among many one may always be better than forecast. What no measurement takes away, the drift between measuring and
+    training, is not among them.
     """
-    mean_s, log_sd = model.predict(shapes)
-    open_sd = np.sqrt(np.maximum(log_sd**2 - log_sd.min() ** 2, 0.0))
-    return Belief(mean=np.log(mean_s) + log_weight, covariance=_correlation(shapes) * np.outer(open_sd, open_sd))
-
-
-def _correlation(shapes: Shapes) -> Array:
-    distance = np.zeros((len(shapes.nodes), len(shapes.nodes)))
-    for name, octaves in _OCTAVES.items():
-        column = np.log2(getattr(shapes, name))
-        distance += np.abs(column[:, None] - column[None, :]) / octaves
-    return np.exp(-distance)
+    mean, covariance = model.joint(shapes)
+    return Belief(mean=mean + log_weight, covariance=covariance)

@@ -49,6 +49,15 @@ class StepTimeModel:
         far = _FAR_SD * np.maximum(self._distance(shapes).min(axis=1) - 1.0, 0.0)
         return np.exp(log_mean), np.sqrt(self.widening**2 * variance + self.drift_sd**2 + far**2)
 
+    def joint(self, shapes: Shapes) -> tuple[Array, Array]:
+        """Return the mean of ln(seconds) of a step, shape (n,), and the covariance of what measuring tells, (n, n).
+
+        The drift between measuring and training is left out: no measurement takes it away.
+        """
+        log_mean, covariance = self.law.joint(shapes)
+        far = _FAR_SD * np.maximum(self._distance(shapes).min(axis=1) - 1.0, 0.0)
+        return log_mean, self.widening**2 * covariance + np.outer(far, far)
+
     def first_step_extra_s(self, shapes: Shapes) -> Array:
         """Return seconds that the first step takes beyond a steady one, from the nearest measured configuration."""
         return np.asarray(self.first_extra_s[self._distance(shapes).argmin(axis=1)])

@@ -24,6 +24,7 @@ from tula_core.models.step.misfit import (
     covariance,
     cross_covariance,
     fit_amplitudes,
+    joint_covariance,
     octaves,
     same,
 )
@@ -78,6 +79,32 @@ class Fitted:
 
     def predict(self, shapes: Shapes) -> tuple[Array, Array]:
         """Return the mean of ln(time) and its variance (the law's and the misfit's, noise left out), shapes (n,)."""
+        mean, white, apart, alone, doubt = self._carried(shapes)
+        own = np.exp(2.0 * self.amplitudes.log_sd[:-1]).sum() + alone
+        variance = (
+            own
+            + doubt
+            - (white**2).sum(axis=0)
+            + np.einsum("np,pq,nq->n", apart, self.covariance, apart, optimize=True)
+        )
+        return mean, np.maximum(variance, 0.0)
+
+    def joint(self, shapes: Shapes) -> tuple[Array, Array]:
+        """Return the mean of ln(time), shape (n,), and its covariance (n, n), whose diagonal is that of `predict`.
+
+        Rasmussen and Williams 2006, eq. 2.42: what configurations share of the law's error and of the misfit's they
+        are wrong about together.
+        """
+        mean, white, apart, alone, _ = self._carried(shapes)
+        shared = joint_covariance(octaves(shapes), self.places, self.amplitudes)
+        return mean, shared + np.diag(alone) - white.T @ white + apart @ self.covariance @ apart.T
+
+    def _carried(self, shapes: Shapes) -> tuple[Array, Array, Array, Array, Array]:
+        """Return what the measurements say of configurations.
+
+        The mean (n,), what they explain of the misfit (m, n), what they leave of the law's slopes (n, p), the variance
+        of each configuration that it shares with none (n,) and the doubt of the misfit's amplitudes (n,).
+        """
         places = octaves(shapes)
         log_time, slopes = law.log_time_with_slopes(shapes, self.mode)
         cross, doubt = cross_covariance(places, self.places, self.amplitudes)
@@ -89,18 +116,11 @@ class Fitted:
         mean = log_time + white.T @ solve_triangular(self.factor, self.residual, lower=True, check_finite=False)
         # A configuration that was not measured may be off as often as measured ones were.
         chance = self.outlying.sum() / (len(self.outlying) + _OUTLYING_ROWS)
-        own = np.exp(2.0 * self.amplitudes.log_sd[:-1]).sum() + np.where(alike.any(axis=1), there, chance)
         # What contradicts itself where it was measured is as doubtful there, and in the mean elsewhere.
         here = np.where(alike, self.contradicting, 0.0).max(axis=1)
         everywhere = self.contradicting.sum() / (len(self.contradicting) + _OUTLYING_ROWS)
-        own = own + np.where(alike.any(axis=1), here, everywhere)
-        variance = (
-            own
-            + doubt
-            - (white**2).sum(axis=0)
-            + np.einsum("np,pq,nq->n", apart, self.covariance, apart, optimize=True)
-        )
-        return mean, np.maximum(variance, 0.0)
+        known = alike.any(axis=1)
+        return mean, white, apart, np.where(known, there, chance) + np.where(known, here, everywhere), doubt
 
     @property
     def noise_variance(self) -> float:

@@ -85,6 +85,21 @@ def cross_covariance(first: Array, second: Array, found: FoundAmplitudes) -> tup
     return total, doubt
 
 
+def joint_covariance(first: Array, second: Array, found: FoundAmplitudes) -> Array:
+    """Return the covariance of the misfit among coordinates to predict (n, 5), with the doubt of `cross_covariance`.
+
+    The doubt of a kernel's amplitude is shared by what that kernel ties together: shape (n, n).
+    """
+    total = np.zeros((len(first), len(first)))
+    for place, name in enumerate(KERNELS):
+        unseen = np.sqrt(np.maximum(1.0 - kernel(name, first, second).max(axis=1) ** 2, 0.0))
+        more = np.expm1(min(2.0 * found.sd[place] ** 2, _MOST_DOUBT))
+        total += (
+            np.exp(2.0 * found.log_sd[place]) * kernel(name, first, first) * (1.0 + more * np.outer(unseen, unseen))
+        )
+    return total
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Amplitudes:
     """Log-normal priors of the amplitudes: means and standard deviations of their logarithms, shape (kernels + 1,)."""
