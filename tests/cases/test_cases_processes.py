@@ -21,6 +21,7 @@ from fault_plans import plan_for
 import tula_core
 import tula_core.profiling.measure
 from tula_core import api
+from tula_core.engine.context import _ORPHAN_GRACE_S, _PARENT_POLL_S
 from tula_core.engine.failures import Failure
 from tula_core.engine.hardware import inspect_hardware
 from tula_core.engine.launch import LaunchResult, WorkerTask, launch
@@ -195,7 +196,8 @@ def test_p72_nothing_outlives_a_probe_that_is_cancelled(tmp_path: Path, number: 
         family = wait_for_grandchild(psutil.Process(parent.pid))
         parent.send_signal(number)
         parent.wait(timeout=30)
-        # A worker whose step hangs is given ten seconds to end by itself.
+        # The limit is ten seconds. It is held by the grace, not by this wait, which a busy machine may stretch.
+        assert _PARENT_POLL_S + _ORPHAN_GRACE_S <= 8
         _, alive = psutil.wait_procs(family, timeout=25)
         assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
     finally:

@@ -50,6 +50,7 @@ def test_other_data_or_code_is_another_fingerprint(facts):
         {"constraints": {"max_local_batch": 64}},
         {"constraints": {"memory": "1GiB"}},
         {"mitigation": "none"},
+        {"mitigation_options": {"warmup": {"share": 0.5}}},
         {"seed": 1},
         {"samples": 100},
     ],
@@ -92,6 +93,7 @@ def test_a_kept_profile_is_that_of_the_job_that_asks(monkeypatch):
     ("changes", "expected"),
     [
         ({"mitigation": "none"}, "mitigation: is 'none'"),
+        ({"mitigation_options": {"warmup": {"share": 0.5}}}, "mitigation_options: is"),
         ({"cluster": {"processes_per_node": 4}}, "4 processes on 4 cores leave 1 for each"),
         ({"cluster": {"threads_per_process": 1}}, "cluster.threads_per_process: is 1"),
     ],

@@ -21,7 +21,7 @@ from tula_core.engine.ending import end_process
 from tula_core.errors import InputError
 
 _PARENT_POLL_S = 0.5
-_ORPHAN_GRACE_S = 10.0
+_ORPHAN_GRACE_S = 7.0  # with the poll and the end itself, nothing is left ten seconds after the parent
 
 
 def local_device() -> torch.device:

@@ -30,6 +30,7 @@ def fingerprint(job: Job, facts: WorkloadFacts, hardware: Hardware) -> str:
         "versions": dict(hardware.versions),
         "recipe": job.recipe.model_dump(mode="json"),
         "mitigation": job.mitigation,
+        "mitigation_options": job.mitigation_options,  # pilots train by them
         "cluster": [cluster.nodes, cluster.processes_per_node, hardware.threads_per_process],
         "probe": job.probe.seconds,
         "limits": [job.constraints.memory, job.constraints.max_local_batch],

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tula_core.engine.context import WorkerContext
 
 _GRACE_S = 1.0
-_SAME = ("workload", "network", "dataset", "loss", "metric", "samples", "mitigation")  # pilots trained by the last
+_SAME = ("workload", "network", "dataset", "loss", "metric", "samples")
+_PILOTS = ("mitigation", "mitigation_options")  # what the pilots were trained by
 
 
 def describe(job: Job, listener: Listener = silent) -> tuple[Job, WorkloadFacts, Hardware]:
@@ -77,7 +78,7 @@ def complete(job: Job, profile: Profile) -> Job:
         methods, or with threads that the processes of this job cannot have.
     """
     measured = Job.from_mapping(profile.job, source="profile: job")
-    for field in _SAME:
+    for field in (*_SAME, *_PILOTS):
         _require_same(field, getattr(measured, field), getattr(job, field))
     target = measured.target if isinstance(measured.target, Target) else None
     resolved = job.resolved(measured.recipe, target)
