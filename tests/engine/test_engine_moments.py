@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,9 @@ from tula_core.engine.batches import BatchStream, Layout
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.loop import run_step
 from tula_core.engine.moments import StepMoments, moments_of
+from tula_core.mitigations.compose import Methods
+from tula_core.mitigations.method import GradientMoments
+from tula_core.mitigations.rates.adascale import gain
 
 
 def test_the_estimates_are_unbiased_for_gaussian_gradients() -> None:
@@ -53,3 +58,37 @@ def test_a_reading_keeps_no_gradient_whatever_the_number_of_steps(tmp_path: Path
     context.close()
     gradient = sum(parameter.numel() for parameter in trainee.network.parameters())
     assert max(held) < gradient and held[-1] == held[2]
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_the_gain_is_the_same_whether_or_not_the_loss_is_divided(tmp_path: Path, accumulation: int) -> None:
+    """Elsewhere a loss that is divided by the number of micro-batches gives another gain (P32)."""
+    context = WorkerContext({"nodes": 1, "processes_per_node": 1, "rendezvous": ""}, tmp_path)
+    made = workload()
+    gains = []
+    for divisor in (1.0, 4.0):
+        scaled = dataclasses.replace(made, loss=lambda output, target, d=divisor: made.loss(output, target) / d)
+        trainee = assemble(scaled, scaled.recipe, context, seed=0)
+        meter = StepMoments(trainee, every=1)
+        layout = Layout(processes=1, local_batch=64 // accumulation, accumulation=accumulation)
+        steps = BatchStream(made.train_set(), samples=203, layout=layout, rank=0, seed=0).from_samples(0)
+        heard = Heard()
+        for step in itertools.islice(steps, 3):
+            run_step(dataclasses.replace(trainee, methods=heard), step, 0.0, moments=meter.next(step))
+        sqr, var = np.mean([(m.squared_gradient, m.trace_covariance) for m in heard.moments], axis=0)
+        assert var > 0  # else the gain is 1 whatever is done
+        gains.append(gain(float(sqr), float(var), reference_batch=16, scale=4.0))
+    context.close()
+    assert 1.0 < gains[0] < 4.0
+    assert gains[1] == pytest.approx(gains[0], rel=1e-6)
+
+
+class Heard(Methods):
+    """Takes the place of the methods of a run and keeps what is measured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moments: list[GradientMoments] = []
+
+    def observe(self, moments: GradientMoments) -> None:
+        self.moments.append(moments)
