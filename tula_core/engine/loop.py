@@ -115,7 +115,9 @@ def _backward(trainee: Trainee, step: Step, seeds: StepSeeds, moments: StepMomen
         moved = trainee.to_device(batch)
         counted = size / methods.copies
         for copy in range(methods.copies):
-            inputs, targets = _prepared(methods, moved, step.starts[index], fold(seeds.own, index), copy)
+            inputs, targets = moved
+            if methods.augmenting or methods.preparing:
+                inputs, targets = _prepared(methods, moved, step.starts[index], fold(seeds.own, index), copy)
             if moments is not None:
                 moments.before(inputs, targets, loss_of)
             with _synchronised(trainee, communicate and index == last and copy == methods.copies - 1):
