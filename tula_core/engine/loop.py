@@ -127,7 +127,9 @@ def _backward(
         counted = size / methods.copies
         shown: list[Tensor] = []
         for copy in range(methods.copies):
-            inputs, targets = _prepared(methods, moved, step.starts[index], fold(seeds.own, index), copy)
+            inputs, targets = moved
+            if methods.augmenting or methods.preparing:
+                inputs, targets = _prepared(methods, moved, step.starts[index], fold(seeds.own, index), copy)
             if moments is not None:
                 moments.before(inputs, targets, loss_of)
             with _synchronised(module, communicate and index == last and copy == methods.copies - 1):
