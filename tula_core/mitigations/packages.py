@@ -64,6 +64,11 @@ class Packages:
         return Packages(small=self.small, large=growing, pilots=self.pilots) if self.several else self
 
     @property
+    def blind(self) -> bool:
+        """Whether this is what `unaided` left."""
+        return self.pilots not in self.large
+
+    @property
     def every(self) -> tuple[Names, ...]:
         """All packages, each once."""
         return tuple(dict.fromkeys((*self.large, self.small)))

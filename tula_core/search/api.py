@@ -67,7 +67,7 @@ def make_plan(
     """
     check_request(job, profile)
     packages = mitigation if isinstance(mitigation, Packages) else Packages.alone(mitigation)
-    if not _judgeable(predictor, job):
+    if packages.several and not _judgeable(predictor, job):
         packages = packages.unaided
     grid = candidates(profile, job, predictor, packages)
     listener(Event(stage="search", message=f"comparing {len(grid)} candidates", fraction=0.0))
@@ -229,9 +229,9 @@ def _assumptions(
     grid, packages = looked_at
     rows = [item.row for item in searched.judged]
     notes = _search_notes(searched, grid) + _limit_notes(limits, profile)
-    if limits.job.mitigation == "auto" and not packages.several:
+    if packages.blind:
         notes.append(
-            f"Nothing is known of accuracy here, so that above the reference batch {packages.large[0][0]} alone is "
+            f"Nothing is known of accuracy here, so that above the reference batch {packages.names[0]} alone is "
             "offered: it kept most of a small batch's accuracy elsewhere."
         )
     for names in dict.fromkeys(row.candidate.mitigation for row in rows):
