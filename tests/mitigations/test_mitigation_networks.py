@@ -27,6 +27,7 @@ from tula_core.mitigations.normalization.ghost_batch_norm import (
 from tula_core.mitigations.normalization.statistics import estimate_statistics
 from tula_core.mitigations.optimizers.layerwise import Lamb, Lars, parameter_groups
 from tula_core.mitigations.optimizers.sam import Sam
+from tula_core.mitigations.optimizers.schedule_free import ScheduleFree
 
 RECIPE = Recipe(optimizer="sgd", learning_rate=0.1, batch_size=32, epochs=2, momentum=0.9, weight_decay=1e-2)
 
@@ -158,11 +159,28 @@ def test_an_average_is_taken_up_from_its_state() -> None:
 
 def test_statistics_are_estimated_without_touching_a_flag() -> None:
     net = network()
-    net.eval()
+    net[2].eval()
     estimate_statistics(net, batches)
-    assert not any(module.training for module in net.modules())
+    assert [module.training for module in net] == [True, True, False, *[True] * (len(net) - 3)]
     norm = net[1]
-    assert isinstance(norm, nn.BatchNorm2d) and norm.momentum == 0.1
+    assert isinstance(norm, nn.BatchNorm2d) and norm.momentum == 0.1 and float(norm.running_mean.abs().sum()) > 0
+
+
+@pytest.mark.parametrize("kind", [Ema, Swa, ScheduleFree])
+def test_statistics_that_are_frozen_in_training_stay_what_they_are(kind: type[Any]) -> None:
+    """Elsewhere every layer is reset, so a fine-tuned network is scored with statistics that it never trained on."""
+    net, method = network(), kind(setting(keep=0.0, begins=0.0))
+    optimizer = method.optimizer(net, Recipe())
+    norm = net[1]
+    assert isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None
+    norm.running_mean.fill_(3.0)
+    norm.eval()
+    functional.mse_loss(net(images()), torch.zeros(16, 5)).backward()
+    if optimizer is not None:
+        optimizer.step()
+    method.after_step(net, 640, 640)
+    with method.evaluating(net, batches):
+        assert bool((norm.running_mean == 3.0).all()) and not norm.training
 
 
 def test_smoothed_labels_have_the_published_optimum() -> None:

@@ -36,26 +36,23 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def estimate_statistics(network: nn.Module, batches: Batches) -> None:
-    """Set the running statistics to plain means over some training batches, in training mode.
+    """Set the running statistics to plain means over some training batches, each module as it is while it trains.
 
-    Izmailov et al. 2018, arXiv 1803.05407, section 3.1. Every flag is as before when this returns.
+    Izmailov et al. 2018, arXiv 1803.05407, section 3.1. A layer in evaluation mode trains on the statistics it came
+    with, as in fine-tuning: it keeps them.
     """
-    layers: list[nn.Module] = tracked(network)
+    layers = [layer for layer in tracked(network) if layer.training]
     if not layers:
         return
     momenta = [layer.momentum for layer in layers]
-    flags = [(each, each.training) for each in network.modules()]
     for layer in layers:
         _reset(layer)
-    network.train()
     try:
         for _, (inputs, _targets) in zip(range(STATISTICS_BATCHES), batches(), strict=False):
             network(inputs)
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
-        for each, flag in flags:
-            each.training = flag
 
 
 def _reset(layer: nn.Module) -> None:
