@@ -36,7 +36,12 @@ def _run(context: WorkerContext, name: str, asked: dict[str, Any]) -> dict[str, 
 
     os.environ["CASES_RUN"] = name
     own, context.emit = context.emit, hear  # type: ignore[method-assign]
-    request = Job(workload=f"case_workloads:{asked['workload']}", recipe=asked.get("recipe", {}))
+    request = Job(
+        workload=f"case_workloads:{asked['workload']}",
+        recipe=asked.get("recipe", {}),
+        mitigation_options=asked.get("options", {}),
+        **({"mitigation": asked["mitigation"]} if asked.get("options") else {}),
+    )
     loaded = load_workload(request)
     job = request.resolved(loaded.recipe, loaded.target)
     task = {

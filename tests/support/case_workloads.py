@@ -223,6 +223,19 @@ def overflowing() -> Workload:
     return workload(Overflowing, samples=160, epochs=1, precision="fp16", schedule="linear", learning_rate=0.01)
 
 
+class OverflowingOnRankOne(Overflowing):
+    """The gradients of its sixth pass are infinite on the second of two ranks alone."""
+
+    def _spoil(self, gradient: Tensor) -> Tensor:
+        self.passes += 1
+        spoilt = self.passes == 6 and os.environ.get("RANK") == "1"
+        return gradient * float("inf") if spoilt else gradient
+
+
+def one_rank_overflows() -> Workload:
+    return workload(OverflowingOnRankOne, samples=160, epochs=2, precision="fp16", learning_rate=0.01)
+
+
 class Line(nn.Module):
     """A least-squares problem whose gradient descent diverges from a learning rate of 0.1 on."""
 

@@ -211,10 +211,20 @@ def _update(trainee: Trainee) -> bool:
     if trainee.scaler is None:
         trainee.optimizer.step()
         return True
+    if trainee.methods.apart:
+        _share_overflow(trainee)
     scale = trainee.scaler.get_scale()
     trainee.scaler.step(trainee.optimizer)
     trainee.scaler.update()
     return trainee.scaler.get_scale() >= scale  # the scale falls exactly when the step was skipped
+
+
+def _share_overflow(trainee: Trainee) -> None:
+    """Let all processes skip the update that one of them has to skip, so that they go on counting alike."""
+    found = [weights.grad for weights in trainee.network.parameters() if weights.grad is not None]
+    finite = all(bool(gradient.isfinite().all()) for gradient in found)
+    if trainee.context.all_reduce_max([0.0 if finite else 1.0])[0] and finite:
+        found[0].fill_(torch.inf)
 
 
 def _forget_gradients(optimizer: torch.optim.Optimizer) -> None:

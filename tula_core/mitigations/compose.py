@@ -39,7 +39,9 @@ class Methods:
         # The weights are brought together before another method looks at them.
         self._following = sorted((m for m in every if overrides(m, "after_step")), key=lambda m: not m.steps_alone)
         self._hearing = [m for m in every if overrides(m, "heard")]
-        self._evaluating = [m for m in every if overrides(m, "evaluating")]
+        self._parting = [m for m in every if overrides(m, "apart")]
+        evaluating = [m for m in every if overrides(m, "evaluating")]
+        self._evaluating = sorted(evaluating, key=lambda m: m not in self._parting)
         assert len(self.alone) + len(self.perturbing) < 2 and len(self._timing) < 2, "methods that exclude each other"
 
     @property
@@ -74,6 +76,11 @@ class Methods:
     def at_rest(self) -> bool:
         """Whether all processes hold the same weights."""
         return all(method.at_rest for _, method in self.named)
+
+    @property
+    def apart(self) -> bool:
+        """Whether each process makes the coming update with gradients of its own."""
+        return any(method.apart for method in self._parting)
 
     @property
     def own_state(self) -> bool:

@@ -126,6 +126,11 @@ class Method:
         """Whether all processes hold the same weights, so that a checkpoint speaks for all."""
         return True
 
+    @property
+    def apart(self) -> bool:
+        """Whether the gradients of the coming update are this process's own and no mean over processes."""
+        return False
+
     def next_batch(self, current: int) -> int:
         """Return the global batch to go on with; asked where an epoch ends."""
         return current

@@ -10,7 +10,8 @@ algorithm 2. Gradients are kept apart by torch's own ``post_localSGD_hook``, wei
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostL
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.nn.parallel import DistributedDataParallel
 
-from tula_core.mitigations.method import Method, Setting
+from tula_core.mitigations.method import Batches, Method, Setting
 
 
 def local_from_step(begins: float, total_samples: int, global_batch: int) -> int:
@@ -35,6 +36,7 @@ class PostLocalSgd(Method):
         super().__init__(setting)
         self._first = local_from_step(setting.options["begins"], setting.total_samples, setting.global_batch)
         self._steps = 0
+        self._together_at = 0  # steps at which all processes last had the same weights
         self._optimizer: torch.optim.Optimizer | None = None
         self._state: Any = None
         self._averager: Any = None
@@ -48,8 +50,7 @@ class PostLocalSgd(Method):
         self._state = PostLocalSGDState(  # type: ignore[no-untyped-call]
             process_group=None, subgroup=alone, start_localSGD_iter=self._first, post_local_gradient_allreduce=False
         )
-        self._state.iter = self._steps
-        module.register_comm_hook(self._state, post_localSGD_hook)
+        module.register_comm_hook(self, lambda method, bucket: post_localSGD_hook(method.communication(), bucket))
         period = int(self.setting.options["period"])
         self._averager = PeriodicModelAverager(period=period, warmup_steps=self._first)
         self._averager.step = self._steps
@@ -58,7 +59,18 @@ class PostLocalSgd(Method):
     def at_rest(self) -> bool:
         """Whether all processes hold the same weights, so that a checkpoint or an evaluation speaks for all."""
         local = self._steps - self._first
-        return self._averager is None or local <= 0 or local % int(self.setting.options["period"]) == 0
+        due = local <= 0 or local % int(self.setting.options["period"]) == 0
+        return self._averager is None or due or self._together_at == self._steps
+
+    @property
+    def apart(self) -> bool:
+        """Whether the gradients of the coming update are this process's own."""
+        return self._averager is not None and self._steps >= self._first
+
+    def communication(self) -> Any:
+        """Return the state of torch's hook, whose count is that of the updates made: a skipped one moves nothing."""
+        self._state.iter = self._steps
+        return self._state
 
     def after_step(self, network: nn.Module, global_samples: int, samples_seen: int) -> None:
         """Average weights and momenta where the period ends, and where the run does."""
@@ -80,17 +92,23 @@ class PostLocalSgd(Method):
         for tensor in tensors:
             dist.all_reduce(tensor)
             tensor.div_(self.setting.processes)
+        self._together_at = self._steps
+
+    @contextlib.contextmanager
+    def evaluating(self, network: nn.Module, batches: Batches) -> Iterator[None]:
+        """Average first where that is not done: each process would score its part with weights of its own."""
+        if not self.at_rest:
+            self.average(network)
+        yield
 
     def state(self) -> dict[str, Any]:
-        """Return the steps taken."""
-        return {"steps": self._steps}
+        """Return the updates made, and after which of them all processes were last alike."""
+        return {"steps": self._steps, "together_at": self._together_at}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up the steps taken."""
-        self._steps = state["steps"]
-        if self._state is not None:
-            self._state.iter = self._steps
+        self._steps, self._together_at = state["steps"], state["together_at"]
 
     def decided(self) -> dict[str, float]:
         """Return whether steps are local."""
-        return {"local": float(self._averager is not None and self._steps >= self._first)}
+        return {"local": float(self.apart)}
