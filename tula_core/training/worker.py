@@ -304,9 +304,9 @@ class Run:
             higher = self.workload.metric.higher_is_better
             self.progress.target_reached = result.metric >= target.value if higher else result.metric <= target.value
         self.context.emit("evaluation", seconds=result.seconds, **asdict(point))
-        self._hold()
         if not self._finished and self.watch.is_good(self.progress.curve):
             self._keep_good()
+        self._hold()
 
     def _hold(self) -> None:
         """Hold the evaluations against what was expected of them; the methods are given up where others are left."""
@@ -321,7 +321,6 @@ class Run:
         if self.watch.keeps_good and self.methods.at_rest:
             self.progress.good_samples = self.progress.samples
             self._save()
-            self._link_good()
 
     def _link_good(self) -> None:
         current = self.progress.good_samples == self.progress.samples
@@ -380,6 +379,7 @@ class Run:
         began = time.perf_counter()
         self.progress.measured_steps = self.moments.state() if self.moments is not None else 0
         save_checkpoint(self.trainee, self.checkpoint, asdict(self.progress))
+        self._link_good()
         self.guard.saved(time.perf_counter() - began)
 
 
