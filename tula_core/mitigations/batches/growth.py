@@ -8,6 +8,7 @@ rate is the same run in half the steps; the rate stays the small batch's until t
 takes the place of lowering the rate. ``seesaw`` ``factor`` (2): rate and batch both follow the recipe's schedule.
 Evidence: on a validation split a perceptron at 32 times its batch of 64 lost 0.52, 0.18 and 0.33 points (standard error
 0.1, three seeds) with ``until`` 0.6, 0.75, and 0.75 with ``start`` 2, for 25, 30 and 18 % of the steps;
+on the test set the first and the last lost alike, 0.60 and 0.67 (0.1 and 0.2);
 ResNet-50 76.1 % in under half an hour, by order of magnitude fewer updates (Smith et al. 2018, abstract and table,
 from memory); Seesaw 36 % less time at equal loss (Meterez et al. 2025, abstract). Sources: Smith, Kindermans, Ying,
 Le 2018, arXiv 1711.00489, section 3; Meterez et al. 2025, arXiv 2510.14717.
