@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,9 @@ from tula_core.engine.context import WorkerContext
 from tula_core.engine.launch import WorkerTask, launch
 from tula_core.engine.loop import run_step
 from tula_core.engine.moments import StepMoments, moments_of
+from tula_core.mitigations.compose import Methods
+from tula_core.mitigations.method import GradientMoments
+from tula_core.mitigations.rates.adascale import gain
 
 
 def test_the_estimates_are_unbiased_for_gaussian_gradients() -> None:
@@ -69,3 +74,37 @@ def test_a_measured_step_moves_the_weights_as_any_other(tmp_path: Path, processe
     found = launch(task, lambda event: None).unwrap()
     assert [found[every]["measured"] for every in ("0", "1", "3")] == [0, 7, 3]
     assert found["0"]["weights"] == found["1"]["weights"] == found["3"]["weights"]
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_the_gain_is_the_same_whether_or_not_the_loss_is_divided(tmp_path: Path, accumulation: int) -> None:
+    """Elsewhere a loss that is divided by the number of micro-batches gives another gain (P32)."""
+    context = WorkerContext({"nodes": 1, "processes_per_node": 1, "rendezvous": ""}, tmp_path)
+    made = workload()
+    gains = []
+    for divisor in (1.0, 4.0):
+        scaled = dataclasses.replace(made, loss=lambda output, target, d=divisor: made.loss(output, target) / d)
+        trainee = assemble(scaled, scaled.recipe, context, seed=0)
+        meter = StepMoments(trainee, every=1)
+        layout = Layout(processes=1, local_batch=64 // accumulation, accumulation=accumulation)
+        steps = BatchStream(made.train_set(), samples=203, layout=layout, rank=0, seed=0).from_samples(0)
+        heard = Heard()
+        for step in itertools.islice(steps, 3):
+            run_step(dataclasses.replace(trainee, methods=heard), step, 0.0, moments=meter.next(step))
+        sqr, var = np.mean([(m.squared_gradient, m.trace_covariance) for m in heard.moments], axis=0)
+        assert var > 0  # else the gain is 1 whatever is done
+        gains.append(gain(float(sqr), float(var), reference_batch=16, scale=4.0))
+    context.close()
+    assert 1.0 < gains[0] < 4.0
+    assert gains[1] == pytest.approx(gains[0], rel=1e-6)
+
+
+class Heard(Methods):
+    """Takes the place of the methods of a run and keeps what is measured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moments: list[GradientMoments] = []
+
+    def observe(self, moments: GradientMoments) -> None:
+        self.moments.append(moments)
