@@ -14,6 +14,7 @@ from tula_core.records.power import PowerUse
 from tula_core.records.profile import (
     CommunicationTiming,
     ContentMemory,
+    DataSample,
     EvaluationTiming,
     GradientNoise,
     Hardware,
@@ -38,6 +39,7 @@ __all__ = [
     "Correction",
     "Corrections",
     "CurvePoint",
+    "DataSample",
     "EvaluationTiming",
     "GradientNoise",
     "Hardware",

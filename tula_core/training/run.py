@@ -146,6 +146,10 @@ class _Hearing:
             level="info",
         )
 
+    def _on_other_data(self, event: Mapping[str, Any]) -> None:
+        if not self.relaunched:
+            self._say(event["message"], level="warning")
+
     def _on_progress(self, event: Mapping[str, Any]) -> None:
         trained_s = (event["samples"] - self.samples) / max(event["images_per_s"], 1e-9)
         self.drift.add(trained_s, event["steps"] - self.steps)
@@ -289,6 +293,7 @@ def _task(attempt: Attempt, world: World, folder: Path) -> WorkerTask:
             "resume": attempt.resume or folder != attempt.task_folder,
             "train_samples": int(attempt.plan.facts["train_samples"]),
             "sample_shape": attempt.plan.facts.get("sample_shape"),
+            "data_sample": attempt.plan.facts.get("data_sample"),
             "power_limit_w": candidate.power_limit_w,
         },
         folder=folder,
