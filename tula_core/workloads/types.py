@@ -112,7 +112,7 @@ class Workload:
     def eval_set(self) -> Dataset[Any]:
         """Return the evaluation set, opened once; it has a length and takes any index.
 
-        A stream is read to its end, or to ``samples`` items where that comes first.
+        A stream without a length is read to its end, however many training ``samples`` there are.
 
         Raises
         ------
