@@ -14,6 +14,7 @@ from tula_core.engine.batches import BatchStream, Layout, Step, size_of
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
 from tula_core.engine.hardware import free_memory_bytes
+from tula_core.engine.same_data import require_same_on_all
 from tula_core.errors import StoppedError
 from tula_core.job import Job
 from tula_core.profiling.worlds import own_seconds
@@ -41,6 +42,8 @@ class Rig:
         self.smallest_batch = int(payload.get("smallest_batch", 1))
         self.samples = size_of(self.workload.train_set())
         self.eval_samples = size_of(self.workload.eval_set())
+        if context.processes > 1:
+            require_same_on_all(context, self.workload)
         self.input_values = first_input_values(self.workload)
         self.trainee: Trainee = assemble(self.workload, self.job.recipe, context, seed=self.job.seed)
         self._most_evaluated: int | None = None  # a batch, where a larger one ran out of memory

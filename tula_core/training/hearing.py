@@ -121,6 +121,10 @@ class Hearing:
             level="info",
         )
 
+    def _on_other_data(self, event: Mapping[str, Any]) -> None:
+        if not self.relaunched:
+            self._say(event["message"], level="warning")
+
     def _on_progress(self, event: Mapping[str, Any]) -> None:
         trained_s = (event["samples"] - self.samples) / max(event["images_per_s"], 1e-9)
         self.drift.add(trained_s, event["steps"] - self.steps)

@@ -52,7 +52,7 @@ class Run:
         self.job = Job.from_mapping(payload["job"])
         self.workload: Workload = load_workload(self.job)
         self.samples = size_of(self.workload.train_set())
-        require_same_data(self.workload, self.samples, payload)
+        require_same_data(context, self.workload, self.samples, payload)
         self.most = Layout(
             processes=context.processes, local_batch=payload["local_batch"], accumulation=payload["accumulation"]
         )
@@ -387,9 +387,10 @@ def run_in_worker(context: WorkerContext, payload: dict[str, Any]) -> dict[str, 
     """Entry of the train task.
 
     ``payload``: ``job`` (resolved), ``local_batch``, ``accumulation``, ``mitigation``, ``checkpoint``
-    (path), ``resume``, ``train_samples`` and ``sample_shape`` (of the plan; the shape may be None); where the layout
-    changes on the way also ``stages`` (each with ``from_samples``, ``local_batch``, ``accumulation``),
-    ``until_samples`` (where other processes take over, None for the end) and ``global_batch`` (of the last stage).
+    (path), ``resume``, ``train_samples``, ``sample_shape`` and ``data_sample`` (of the plan; the last two may be
+    None); where the layout changes on the way also ``stages`` (each with ``from_samples``, ``local_batch``,
+    ``accumulation``), ``until_samples`` (where other processes take over, None for the end) and ``global_batch`` (of
+    the last stage).
     Where the methods are watched ``expected`` (entries of epochs, low, value, high) and ``gives_up``; where others were
     dropped for them ``method`` (how often that was) and ``taken_over`` (``checkpoint``, ``note``).
     """
