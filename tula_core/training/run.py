@@ -25,7 +25,7 @@ from tula_core.tracking.spent import (
     planned_layout,
     seconds_by_nodes,
 )
-from tula_core.training.drift import DriftAlarm
+from tula_core.training.drift import DriftAlarm, beside_steps_s
 from tula_core.training.eta import Remaining
 from tula_core.training.metering import energy_source, with_energy
 from tula_core.training.relaunch import Joined, World, worlds_left, worlds_of
@@ -92,7 +92,8 @@ class _Hearing:
         self.remaining = Remaining(self.total_samples, int(self.attempt.plan.facts["train_samples"]))
         # The mean step of a run in stages is forecast, not that of an epoch.
         steady = self.attempt.row.candidate.stages is None
-        self.drift = DriftAlarm(self.attempt.row["step_time_s"] if steady else UNKNOWN)
+        row = self.attempt.row
+        self.drift = DriftAlarm(row["step_time_s"] if steady else UNKNOWN, beside_steps_s(row))
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         handler = getattr(self, f"_on_{event['kind']}", None)
@@ -171,7 +172,7 @@ class _Hearing:
         )
         self.on_point(event["samples"], {metric: event["metric"]})
         self.remaining.evaluated(event["seconds"])
-        if (slow := self.drift.end_epoch(event["epochs"], self.seconds_left)) is not None:
+        if (slow := self.drift.end_epoch(event["epochs"], self.seconds_left, event["seconds"])) is not None:
             self._say(slow, level="warning")
 
     def _on_evaluation_reduced(self, event: Mapping[str, Any]) -> None:
