@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tula_core.engine.power.find import present_limit_w
+from tula_core.engine.power.meter import Energy
 from tula_core.errors import InputError
 from tula_core.tracking.bill import Launch, launches, launches_usd, metered_j
 from tula_core.tracking.spent import attempt_layout, part_energy, part_folder
@@ -68,8 +69,20 @@ def _launches(attempt: Attempt, final: Mapping[str, Any], spans_s: Sequence[floa
 
 
 def energy_source(final: Mapping[str, Any]) -> str | None:
-    """Return the meters in words, None where there were none."""
-    return str(final["energy"]["source"]) if final.get("energy") and final["energy"].get("source") else None
+    """Return the meters in words, with what is wrong between them, None where there were none."""
+    energy = final.get("energy") or {}
+    if not energy.get("source"):
+        return None
+    fault = meters_fault(energy)
+    return str(energy["source"]) if fault is None else f"{energy['source']} ({fault})"
+
+
+def meters_fault(energy: Mapping[str, Any] | None) -> str | None:
+    """Return what to warn of where two meters of a run disagree, None where they do not or nothing was metered."""
+    if not energy or energy.get("seconds") is None:
+        return None
+    counter_j, integrated_j = energy.get("counter_j"), energy.get("integrated_j")
+    return Energy(seconds=energy["seconds"], counter_j=counter_j, integrated_j=integrated_j).disagreement
 
 
 def _own(final: Mapping[str, Any]) -> tuple[float, float] | None:

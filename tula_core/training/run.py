@@ -27,7 +27,7 @@ from tula_core.tracking.spent import (
 )
 from tula_core.training.drift import DriftAlarm, beside_steps_s
 from tula_core.training.eta import Remaining
-from tula_core.training.metering import energy_source, with_energy
+from tula_core.training.metering import energy_source, meters_fault, with_energy
 from tula_core.training.relaunch import Joined, World, worlds_left, worlds_of
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -87,6 +87,7 @@ class _Hearing:
     hardware: str | None = None  # where the workers are, None before they have begun
     steps_before: int = 0  # of the launch at hand
     relaunched: bool = False
+    meters_doubted: bool = False
 
     def __post_init__(self) -> None:
         self.remaining = Remaining(self.total_samples, int(self.attempt.plan.facts["train_samples"]))
@@ -152,6 +153,7 @@ class _Hearing:
         self.drift.add(trained_s, event["steps"] - self.steps)
         self.samples, self.steps = event["samples"], event["steps"]
         self.seconds_left = self.remaining.after(self.samples, event["images_per_s"])
+        self._heed_meters(event)
         data = {name: event[name] for name in ("loss", "learning_rate", "images_per_s", "epoch")}
         if self.curve:
             data["metric"] = self.curve[-1]["metric"]
@@ -161,6 +163,11 @@ class _Hearing:
             data={**data, "seconds_left": self.seconds_left},
         )
         self.on_point(self.samples, {name: data[name] for name in ("loss", "learning_rate", "images_per_s")})
+
+    def _heed_meters(self, event: Mapping[str, Any]) -> None:
+        if not self.meters_doubted and (fault := meters_fault(event.get("energy"))) is not None:
+            self.meters_doubted = True
+            self._say(fault, level="warning")
 
     def _on_evaluation(self, event: Mapping[str, Any]) -> None:
         self.curve.append({name: event[name] for name in CurvePoint.__slots__})
