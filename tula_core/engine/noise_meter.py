@@ -123,4 +123,5 @@ def gradients(network: torch.nn.Module) -> list[Tensor]:
 
 def squared_norm(tensors: Sequence[Tensor]) -> float:
     """Return the sum of squares over all tensors, accumulated in float64."""
-    return float(sum(tensor.detach().double().square().sum() for tensor in tensors))
+    norms = [torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64) for tensor in tensors]
+    return float(torch.stack(norms).square().sum()) if norms else 0.0
