@@ -22,7 +22,7 @@ class DecisionLog:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._latest: dict[str, float] | None = None
-        self._waiting: list[tuple[int, dict[str, float]]] = []
+        self._waiting: list[tuple[int, dict[str, Any]]] = []
 
     def add(self, samples: int, decided: Mapping[str, float]) -> None:
         """Take what was decided for the step that ended at ``samples``."""
@@ -36,7 +36,7 @@ class DecisionLog:
         line = json.dumps({"samples": samples, **told})
         if self._path is None or (self._path.exists() and line in self._path.read_text(encoding="utf-8").splitlines()):
             return
-        self._waiting.append(line)
+        self._waiting.append((samples, dict(told)))
         self.flush()
 
     def flush(self) -> None:
