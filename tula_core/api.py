@@ -73,8 +73,9 @@ def plan(job: Job, *, profile: Profile | None = None, reprofile: bool = False, l
     listener(Event(stage="fit", message="fitting the models", fraction=0.0))
     packages = mitigations.packages_of(resolved)
     costs = {name: mitigations.step_cost([name], resolved.mitigation_options) for name in mitigations.MITIGATIONS}
+    kept = mitigations.kept_copies(resolved.recipe)
     known = mitigations.effects_of(packages)
-    fitted = predictor.fit(measured, resolved, tracking.champion(), effects=known, step_costs=costs)
+    fitted = predictor.fit(measured, resolved, tracking.champion(), effects=known, step_costs=costs, kept_copies=kept)
     listener(Event(stage="fit", message="fitting the models", fraction=1.0))
     made = search.make_plan(
         measured,

@@ -2,9 +2,13 @@ import pytest
 from factories import make_job, make_profile
 from search_fakes import FakePredictor
 
+from tula_core.job import Recipe
+from tula_core.mitigations import kept_copies
 from tula_core.models.predictor import fit
-from tula_core.records import Candidate
+from tula_core.records import Candidate, Stage
 from tula_core.search.methods import forecast_growing, method_notes
+
+ONE_STAGE = (Stage(from_samples=0, nodes=1, processes_per_node=1, local_batch=64, accumulation=1),)
 
 
 def test_a_plan_says_which_methods_act_in_its_forecast() -> None:
@@ -28,6 +32,35 @@ def test_a_batch_that_follows_the_noise_may_never_grow() -> None:
     assert row.candidate == candidate and not row.measured
     assert row["steps"].value == planned["steps"].value < begun["steps"].value <= row["steps"].high
     assert row["memory_bytes"] == planned["memory_bytes"]
+
+
+@pytest.mark.parametrize("stages", [None, ONE_STAGE])
+def test_what_a_method_keeps_is_in_the_memory_that_is_forecast(stages: tuple[Stage, ...] | None) -> None:
+    """Elsewhere an average of the weights, or a second optimizer slot, is left out, and a run that fits runs out."""
+    names = (("sam",), ("warmup",), ("ema", "lamb"))
+    asked = [Candidate(nodes=1, processes_per_node=1, local_batch=64, mitigation=each, stages=stages) for each in names]
+    profile, kept = make_profile(), kept_copies(Recipe(optimizer="sgd", momentum=0.0))
+    plain = [row["memory_bytes"] for row in fit(profile, make_job()).forecast(asked)]
+    found = [row["memory_bytes"] for row in fit(profile, make_job(), kept_copies=kept).forecast(asked)]
+    for before, after, copies in zip(plain, found, (kept["sam"], 0, kept["ema"] + 2), strict=True):
+        added = copies * profile.facts.gradient_bytes
+        assert after.value == pytest.approx(before.value + added) and (after == before) is (copies == 0)
+        assert after.low - before.low <= added <= after.high - before.high
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "momentum", "copies"),
+    [
+        ("sgd", 0.9, {"ema": 1, "lars": 0, "lamb": 1, "linear-lr": 0}),
+        ("sgd", 0.0, {"swa": 1, "lars": 1, "lamb": 2, "adascale": 1}),
+        ("adamw", 0.9, {"ema": 1, "lamb": 0}),
+    ],
+)
+def test_an_optimizer_that_a_method_brings_stands_in_for_the_recipes(
+    optimizer: str, momentum: float, copies: dict[str, int]
+) -> None:
+    found = kept_copies(Recipe(optimizer=optimizer, momentum=momentum))
+    assert {name: found[name] for name in copies} == copies
 
 
 @pytest.mark.parametrize("processes", [1, 2])

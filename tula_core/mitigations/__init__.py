@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tula_core.errors import InputError, nearest
-from tula_core.job import Job
+from tula_core.job import Job, Recipe
 from tula_core.mitigations.card import Bounds, MitigationCard
 from tula_core.mitigations.packages import Packages
 from tula_core.mitigations.registry import MITIGATIONS
@@ -34,6 +34,7 @@ __all__ = [
     "check_together",
     "complete",
     "effects_of",
+    "kept_copies",
     "make",
     "options_of",
     "packages_of",
@@ -192,6 +193,19 @@ def step_cost(names: Sequence[str], given: Options) -> float:
 def _step_cost(name: str, given: Options) -> float:
     card = MITIGATIONS[name]
     return card.step_cost * (1.0 if card.cost_option is None else options_of(name, given)[card.cost_option])
+
+
+def kept_copies(recipe: Recipe) -> dict[str, float]:
+    """Return what each method keeps in memory beside a plain step of the recipe, in copies of trained parameters.
+
+    An optimizer that a method brings takes the place of the recipe's, whose state a plain step holds already.
+    """
+    from tula_core.models.memory.state import optimizer_slots
+
+    own = optimizer_slots(recipe)
+    return {
+        name: card.parameter_copies + card.slots.get(recipe.optimizer, own) - own for name, card in MITIGATIONS.items()
+    }
 
 
 def make(names: Sequence[str], setting: Setting, given: Options) -> Methods:

@@ -40,6 +40,12 @@ class MitigationCard:
         Time of a step over that of a plain one; 1 where it costs nothing that shows.
     cost_option
         Option that the time of a step is multiplied by beside, None for none.
+    parameter_copies
+        Copies of the trained parameters by which it raises each process's peak, beside the optimizer's state; where
+        it keeps less for good, what a step of it needs for a moment was measured on a network of equal layers.
+    slots
+        Numbers that the optimizer it brings keeps for each parameter, by the recipe's optimizer, in place of those that
+        the recipe's own would keep.
     least_processes, precisions
         Processes that it needs at least; precisions that it can train in, empty for all.
     excludes
@@ -62,6 +68,8 @@ class MitigationCard:
     options: Mapping[str, Bounds] = field(default_factory=dict)
     step_cost: float = 1.0
     cost_option: str | None = None
+    parameter_copies: float = 0.0
+    slots: Mapping[str, int] = field(default_factory=dict)
     least_processes: int = 1
     precisions: frozenset[str] = frozenset()
     excludes: Mapping[str, str] = field(default_factory=dict)

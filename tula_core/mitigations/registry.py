@@ -84,6 +84,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             entry="tula_core.mitigations.rates.adascale:AdaScale",
             options={"memory": _MEMORY},
             step_cost=1.03,
+            parameter_copies=1.0,
             excludes=_excluding(
                 "adascale",
                 (_RULES + " warmup", _RATE),
@@ -155,6 +156,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
                 "memory": _MEMORY,
             },
             step_cost=1.03,
+            parameter_copies=1.0,
             excludes=_excluding(
                 "adaptive-batch", (_GROWING, _BATCH), (_RULES + " warmup", _RATE), ("post-local-sgd", _LOCAL)
             ),
@@ -177,6 +179,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
                 ),
             },
             step_cost=1.05,
+            parameter_copies=3.0,
             cost_option="extra",
             least_processes=2,
             precisions=frozenset({"fp32", "bf16"}),
@@ -204,6 +207,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
                 "rate_factor": Bounds(default=10.0, low=1e-3, high=1e4, meaning="rate over the planned one"),
             },
             step_cost=1.05,
+            slots={"sgd": 1},
             excludes=_excluding("lars", ("lamb schedule-free", _OPTIMIZER), ("adascale", _INVARIANT)),
             optimizers=frozenset({"sgd"}),
         ),
@@ -221,6 +225,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
                 "rate_factor": Bounds(default=0.1, low=1e-4, high=1e4, meaning="rate over the planned one"),
             },
             step_cost=1.05,
+            slots={"sgd": 2, "adam": 2, "adamw": 2},
             excludes=_excluding("lamb", ("lars schedule-free", _OPTIMIZER), ("adascale", _INVARIANT)),
         ),
     ),
@@ -235,6 +240,8 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
                 "rate_factor": Bounds(default=10.0, low=1e-3, high=1e3, meaning="rate over the planned one"),
                 "warmup_share": Bounds(default=0.05, low=0.0, high=0.5, meaning="share of the run that warms up"),
             },
+            parameter_copies=0.75,
+            slots={"sgd": 1, "adam": 2, "adamw": 2},
             excludes=_excluding(
                 "schedule-free",
                 ("lars lamb sam", _OPTIMIZER),
@@ -256,6 +263,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
                 "adaptive": Bounds(default=0, low=0, high=1, meaning="1 scales the way by the weights"),
             },
             step_cost=2.0,
+            parameter_copies=2.0,
         ),
     ),
     (
@@ -279,6 +287,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             entry="tula_core.mitigations.averaging.weights:Ema",
             options={"keep": Bounds(default=0.999, low=0.0, high=0.999999, meaning="kept after 256 samples")},
             step_cost=1.03,
+            parameter_copies=1.0,
             excludes=_excluding("ema", ("swa schedule-free", _AVERAGE)),
         ),
     ),
@@ -290,6 +299,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             place="averaging",
             entry="tula_core.mitigations.averaging.weights:Swa",
             options={"begins": Bounds(default=0.75, low=0.0, high=0.99, meaning="share of the run after which")},
+            parameter_copies=1.0,
             excludes=_excluding("swa", ("ema schedule-free", _AVERAGE)),
         ),
     ),

@@ -33,6 +33,7 @@ _MOST_LOG_SD = 3.0  # wider says no more, and keeps every number finite
 _FORWARD_SHARE = 1.0 / 3.0  # of a training step: a backward pass costs about two forward ones
 _FORWARD_SD = 0.7
 PAUSE_SD = 0.3
+_KEPT_SHARE = 0.2  # by how much what methods keep may be off: allocators, and tensors that live for a moment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +112,8 @@ class Models:
     effects: Mapping[str, MitigationEffect] = field(default_factory=dict)  # of methods, by their names
     step_costs: Mapping[str, float] = field(default_factory=dict)  # of methods, by their names, over a plain step
     step_cost: float = 1.0  # that of the candidates at hand, which `with_methods` sets
+    kept_copies: Mapping[str, float] = field(default_factory=dict)  # of the gradients, which methods keep, by names
+    kept: float = 0.0  # by the candidates at hand, which `with_methods` sets
 
     @property
     def target(self) -> Target | None:
@@ -128,9 +131,13 @@ class Models:
         return Effects.of(methods, self.effects) if self.effects else None
 
     def with_methods(self, names: Sequence[str]) -> Models:
-        """Return the models of candidates that train with these methods: costs of their steps multiply."""
+        """Return the models of candidates that train with these methods.
+
+        Costs of their steps multiply, and what they keep in memory adds up.
+        """
         cost = math.prod(self.step_costs.get(name, 1.0) for name in names)
-        return self if cost == self.step_cost else replace(self, step_cost=cost)
+        kept = sum(self.kept_copies.get(name, 0.0) for name in names)
+        return self if (cost, kept) == (self.step_cost, self.kept) else replace(self, step_cost=cost, kept=kept)
 
     def correction(self, quantity: str) -> Correction:
         """Return the correction of one quantity, none where history has none."""
@@ -170,6 +177,9 @@ def memory_band(models: Models, local_batch: Array, processes: Array) -> Band | 
     if models.memory is None:
         return None
     value, low, high = models.memory.predict(local_batch, processes)
+    kept = models.kept * models.facts.gradient_bytes
+    slack = _KEPT_SHARE * abs(kept)
+    value, low, high = value + kept, low + kept - slack, high + kept + slack
     correction = models.correction("memory_bytes")
     factor = math.exp(correction.log_bias)
     extra = Z90 * correction.log_sd * value

@@ -139,11 +139,14 @@ class Predictor:
 
     def _models_of(self, asked: CandidateColumns) -> Iterator[tuple[Models, NDArray[np.bool_]]]:
         """Yield the models of each precision and cost of a step, and which candidates they are of, shape (n,)."""
-        costs = np.array([self._models.with_methods(names).step_cost for names in asked.methods])[asked.method]
+        made = [self._models.with_methods(names) for names in asked.methods]
+        kinds = list(dict.fromkeys((each.step_cost, each.kept) for each in made))
+        kind = np.array([kinds.index((each.step_cost, each.kept)) for each in made], dtype=int)[asked.method]
         for number, precision in enumerate(asked.precisions):
             models, inside = self._precisions.models(self._models, precision), asked.precision == number
-            for cost in np.unique(costs[inside]):
-                yield replace(models, step_cost=float(cost)), inside & (costs == cost)
+            for place in np.unique(kind[inside]):
+                cost, kept = kinds[place]
+                yield replace(models, step_cost=cost, kept=kept), inside & (kind == place)
 
     def reach_probability(self, candidate: Candidate) -> float | None:
         """Return the chance that training reaches the target within the cap, None where there is no way to tell."""
@@ -206,6 +209,7 @@ def fit(
     corrections: Corrections = BUILTIN,
     effects: Mapping[str, MitigationEffect] | None = None,
     step_costs: Mapping[str, float] | None = None,
+    kept_copies: Mapping[str, float] | None = None,
 ) -> Predictor:
     """Return the predictor of one job on the hardware of its profile.
 
@@ -222,6 +226,10 @@ def fit(
         method that is not among them is taken to act as it did in the pilots.
     step_costs
         Computation of a step with each method over that of a plain one, which alone was timed, by their names.
+
+    kept_copies
+        What each method keeps beside a plain step's state, which alone was read, in copies of the gradients, by their
+        names.
 
     Raises
     ------
@@ -258,6 +266,7 @@ def fit(
         corrections=corrections,
         effects=effects or {},
         step_costs=step_costs or {},
+        kept_copies=kept_copies or {},
     )
     precisions = fit_precisions(profile, job, step, memory, state)
     loader = fit_host_memory(profile.host, facts, job.recipe, device=device)

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from tula_core.mitigations.method import Batches, Method, Setting
+from tula_core.mitigations.method import Batches, Method, Setting, own
 from tula_core.mitigations.normalization.statistics import estimate_statistics
 
 _PER_SAMPLES = 256  # the batch for which a decay is usually stated
@@ -69,15 +69,23 @@ class _Averaged(Method):
         if not self.begun:
             yield
             return
-        kept = {name: value.detach().clone() for name, value in network.state_dict().items()}
+        buffers = own(list(network.buffers()))
+        self._swap(network)
         try:
-            with torch.no_grad():
-                for mine, averaged in zip(network.parameters(), self._average.module.parameters(), strict=True):
-                    mine.copy_(averaged)
             estimate_statistics(network, batches)
             yield
         finally:
-            network.load_state_dict(kept)
+            self._swap(network)
+            for buffer, kept in zip(network.buffers(), buffers, strict=True):
+                buffer.copy_(kept)
+
+    @torch.no_grad()
+    def _swap(self, network: nn.Module) -> None:
+        """Exchange weights and average one tensor at a time: no third copy of the weights is made."""
+        for mine, averaged in zip(network.parameters(), self._average.module.parameters(), strict=True):
+            kept = mine.detach().clone()
+            mine.copy_(averaged)
+            averaged.copy_(kept)
 
     def state(self) -> dict[str, Any]:
         """Return the average."""

@@ -102,7 +102,7 @@ class DualBatchRounds(Method):
             return
         self.after_alone(network)
         share = self._samples / global_samples
-        flat = torch.cat([total.flatten() for total in self._sums]) * share
+        flat = torch.cat([total.flatten() for total in self._sums]).mul_(share)
         dist.all_reduce(flat)
         small = self._updates if self._dual.is_small(self.setting.rank) else 0
         counts = flat.new_tensor([share * self._updates, small], dtype=torch.float64)

@@ -32,6 +32,11 @@ class StateBytes:
         return self.parameters + self.gradients + self.optimizer
 
 
+def optimizer_slots(recipe: Recipe) -> int:
+    """Return the numbers that the recipe's optimizer keeps for each gradient: 0, 1 with momentum, 2 for Adam."""
+    return _SLOTS.get(recipe.optimizer, 1 if recipe.momentum > 0 else 0)
+
+
 def state_bytes(facts: WorkloadFacts, recipe: Recipe) -> StateBytes:
     """Return the state of mixed-precision data parallelism: P (4 + 4 + 4 k), and 2 P of casts under autocast.
 
@@ -39,10 +44,9 @@ def state_bytes(facts: WorkloadFacts, recipe: Recipe) -> StateBytes:
     the parameters themselves in fp32, as autocast keeps them. Frozen parameters have neither gradient nor state.
     """
     trainable = facts.gradient_bytes / _FLOAT_BYTES
-    slots = _SLOTS.get(recipe.optimizer, 1 if recipe.momentum > 0 else 0)
     return StateBytes(
         parameters=float(facts.gradient_bytes) + _FLOAT_BYTES * max(facts.parameters - trainable, 0.0),
         gradients=float(facts.gradient_bytes),
-        optimizer=float(slots * facts.gradient_bytes),
+        optimizer=float(optimizer_slots(recipe) * facts.gradient_bytes),
         casts=float(_HALF_BYTES * facts.parameters),
     )
