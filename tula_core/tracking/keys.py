@@ -18,6 +18,7 @@ PREDICTOR = "tula.predictor"
 ROLE = "tula.role"  # job, profile, search or train
 FAILURE = "tula.failure"
 INFEASIBLE = "tula.infeasible"
+REGISTRATION = "tula.registration"  # of one try to register a version, by which its run is found again
 TARGET_REACHED = "tula.target_reached"
 CHANGED = "tula.changed"  # parameters that a later attempt ran with, where they differ from the first one's
 PARENT = "mlflow.parentRunId"  # MLflow's own name: its pages draw the tree from it
