@@ -126,7 +126,7 @@ def test_p51_odd_shapes_never_reach_the_timed_steps() -> None:
 
     from tula_core.engine.batches import BatchStream, Layout
 
-    def stream(layout: Layout, *, whole_steps: bool) -> BatchStream:
+    def stream(layout: Layout, *, whole_steps: bool, clock: None) -> BatchStream:
         train = workload(samples=203).train_set()
         return BatchStream(train, samples=203, layout=layout, rank=0, seed=0, whole_steps=whole_steps)
 

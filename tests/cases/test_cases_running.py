@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from train_helpers import hand_made_plan
 from tula_core.engine.launch import LaunchResult, WorkerTask
 from tula_core.progress import Event
 from tula_core.records import Interval
+from tula_core.records.candidate import UNKNOWN
 from tula_core.training import run as run_module
-from tula_core.training.drift import DriftAlarm
+from tula_core.training.drift import DriftAlarm, beside_steps_s
 from tula_core.training.eta import Remaining
 from tula_core.training.run import Attempt, run_attempt
 
@@ -77,6 +79,55 @@ def test_p62_a_forecast_that_is_unknown_raises_none() -> None:
     alarm = DriftAlarm(Interval(value=None, low=None, high=None))
     alarm.add(1.0, 1)
     assert alarm.end_epoch(1, None) is None
+
+
+@pytest.mark.parametrize("slow", [0.2, 0.4, 0.45, 0.6])
+@pytest.mark.parametrize("every", [True, False])
+def test_p62_slow_steps_are_seen_however_many_are_fast(slow: float, every: bool) -> None:
+    # Elsewhere: the middle step is held against the plan, and a run whose mean step is five times too long passes.
+    alarm = DriftAlarm(Interval(value=0.1, low=0.08, high=0.125))
+    alarm.add(0.1, 1)
+    assert alarm.end_epoch(0, None) is None
+    for number in range(100):
+        is_slow = number % 20 < 20 * slow if every else number < 100 * slow
+        alarm.add(1.0 if is_slow else 0.1, 1)
+    said = alarm.end_epoch(1, None)
+    assert said is not None and "the plan forecast 100 ms" in said
+    if every:
+        assert f"a step takes {1e3 * (slow + 0.1 * (1 - slow)):.3g} ms" in said
+
+
+def test_p62_evaluations_beyond_the_plan_raise_an_alarm() -> None:
+    # Elsewhere: only steps are watched, and an evaluation of an hour after each minute of training passes.
+    alarm = DriftAlarm(Interval(value=0.1, low=0.08, high=0.125), beside_s=1.5)
+    said = []
+    for epoch, evaluation_s in enumerate((1.0, 2.0, 60.0, 60.0, 3600.0), start=1):
+        for _ in range(10):
+            alarm.add(1.0, 10)
+        said.append(alarm.end_epoch(epoch, None, evaluation_s))
+    assert [text is not None for text in said] == [False, False, True, False, True]
+    assert "of which its evaluation 60 s, and the plan allowed at most 14 s" in str(said[2])
+
+
+def known(value: float) -> Interval:
+    return Interval(value=value, low=value, high=value)
+
+
+def test_p62_what_a_plan_has_for_an_epoch_beside_its_steps() -> None:
+    plan = hand_made_plan("plain")
+    forecast = {"time_to_train_s": 100.0, "steps": 400.0, "step_time_s": 0.2, "epochs": 4.0}
+    row = dataclasses.replace(plan.table[0], forecast={name: known(value) for name, value in forecast.items()})
+    assert beside_steps_s(row) == pytest.approx(5.0)
+    unknown = dataclasses.replace(row, forecast={**row.forecast, "steps": UNKNOWN})
+    assert beside_steps_s(unknown) is None
+
+
+def test_p60_slow_steps_count_in_the_time_left_with_all_their_seconds() -> None:
+    # Elsewhere: the middle speed is taken, and a run of which 40 % are ten times slower ends in a fifth of the time.
+    remaining, left = Remaining(total_samples=100_000, epoch_samples=1000), None
+    for number in range(1, 101):
+        left = remaining.after(100 * number, 100.0 if number % 5 < 2 else 1000.0)
+    assert left == pytest.approx(900 * (0.4 * 1.0 + 0.6 * 0.1))
 
 
 @pytest.fixture

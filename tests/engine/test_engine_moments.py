@@ -61,6 +61,21 @@ def test_a_reading_keeps_no_gradient_whatever_the_number_of_steps(tmp_path: Path
     assert max(held) < gradient and held[-1] == held[2]
 
 
+@pytest.mark.parametrize("processes", [2, 3])
+def test_a_measured_step_moves_the_weights_as_any_other(tmp_path: Path, processes: int) -> None:
+    """With three processes even the order of a sum would show."""
+    task = WorkerTask(
+        entry="engine_entries:measured_steps",
+        payload={"every": [0, 1, 3]},
+        folder=tmp_path / "task",
+        processes_per_node=processes,
+        timeout_s=120,
+    )
+    found = launch(task, lambda event: None).unwrap()
+    assert [found[every]["measured"] for every in ("0", "1", "3")] == [0, 7, 3]
+    assert found["0"]["weights"] == found["1"]["weights"] == found["3"]["weights"]
+
+
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_the_gain_is_the_same_whether_or_not_the_loss_is_divided(tmp_path: Path, accumulation: int) -> None:
     """Elsewhere a loss that is divided by the number of micro-batches gives another gain (P32)."""
@@ -93,18 +108,3 @@ class Heard(Methods):
 
     def observe(self, moments: GradientMoments) -> None:
         self.moments.append(moments)
-
-
-@pytest.mark.parametrize("processes", [2, 3])
-def test_a_measured_step_moves_the_weights_as_any_other(tmp_path: Path, processes: int) -> None:
-    """With three processes even the order of a sum would show."""
-    task = WorkerTask(
-        entry="engine_entries:measured_steps",
-        payload={"every": [0, 1, 3]},
-        folder=tmp_path / "task",
-        processes_per_node=processes,
-        timeout_s=120,
-    )
-    found = launch(task, lambda event: None).unwrap()
-    assert [found[every]["measured"] for every in ("0", "1", "3")] == [0, 7, 3]
-    assert found["0"]["weights"] == found["1"]["weights"] == found["3"]["weights"]

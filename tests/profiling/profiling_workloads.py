@@ -117,11 +117,6 @@ def only_fp32():
     return workload(Refusing)
 
 
-def unstated():
-    made = workload()
-    return replace(made, recipe=Recipe(batch_size=32, epochs=16))
-
-
 def learns_nothing():
     class Deaf(Tiny):
         def forward(self, inputs):

@@ -11,6 +11,7 @@ from tula_core.profiling.statistics import (
     forecast_peak,
     parts_of_step,
     robust_mean,
+    rounds_of,
     standard_error,
 )
 
@@ -70,3 +71,29 @@ def test_the_scatter_of_blocks_tells_drift_from_noise():
     assert block_scatter([[1.0, 1.2]]) is None
     assert block_scatter([[1.0, 1.0], [1.0, 1.0]]) == 0.0
     assert block_scatter([[1.0] * 20, [2.0] * 20]) == pytest.approx(math.log(2) / math.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([1.0, 1.001, 0.999, 10.0] * 8, 3.25), ([10.0, 10.0, 10.0, 1.0] * 8, 7.75), ([1.0, 1.0, 10.0, 1.0, 10.0], 4.6)],
+)
+def test_a_pattern_that_recurs_counts_whole(values, expected):
+    assert robust_mean(values) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("stall", [[60.0], [40.0, 20.0]])
+def test_a_lone_stall_is_clipped_and_doubted(stall):
+    steady = [0.1, 0.11, 0.09, 0.1, 0.105, 0.095] * 5
+    assert robust_mean([*steady, *stall, *steady]) == pytest.approx(0.1, rel=0.05)
+    quiet, doubted = standard_error([steady]), standard_error([[*steady, *stall]])
+    assert quiet < 0.02 * 0.1 < 0.2 * 0.1 < doubted < 0.5 * 0.1
+
+
+def test_one_slow_step_in_ten_may_be_the_first_of_many():
+    values = [1.0] * 9 + [10.0]
+    assert robust_mean(values) + standard_error([values]) == pytest.approx(1.9)
+
+
+def test_rounds_leave_out_what_does_not_fill_one():
+    assert rounds_of([1.0, 1.0, 10.0] * 3 + [1.0], 3) == pytest.approx([4.0] * 3)
+    assert rounds_of([0.3, 0.4], 1) == [0.3, 0.4]

@@ -40,7 +40,7 @@ class Clock:
         return [mean * max(0.1, 1 + self.noise * self.random.gauss(0, 1)) for _ in range(count)]
 
     def block(self, rig, run, steps, *, with_parts):
-        taken = self.steps(run, steps + (sweeping._BLOCK_EXTRA if with_parts else 1))
+        taken = self.steps(run, steps + (sweeping._CLOCKED + 1 if with_parts else 1))
         self.left -= sum(taken)
         run.blocks.append(taken[:steps])
 

@@ -77,7 +77,7 @@ def test_electricity_is_billed_where_energy_is_known_and_unknown_elsewhere(tmp_p
     assert with_energy(figures(10.0), own, {})["cost_usd"] is None
     stated = with_energy(figures(10.0), attempt(tmp_path, electricity_usd_per_kwh=0.36, power_watts=1e5), {})
     assert (stated["energy_j"], stated["cost_usd"]) == (None, pytest.approx(0.1))
-    both = attempt(tmp_path, electricity_usd_per_kwh=0.36, price_per_node_hour=1.0)
+    both = attempt(tmp_path, electricity_usd_per_kwh=0.36, price_per_node_hour=180.0)
     assert with_energy(figures(10.0, cost=0.5), both, final(1e6, 10.0))["cost_usd"] == pytest.approx(0.6)
     assert with_energy(figures(10.0, cost=0.5), both, {})["cost_usd"] is None
 

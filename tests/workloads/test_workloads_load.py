@@ -257,7 +257,7 @@ def test_a_stream_is_planned_with_samples_and_asked_for_them_without(write):
     job = Job(**fields, samples=24)
     workload = load_workload(job)
     validate(workload)
-    assert (len(workload.train_set()), len(workload.eval_set())) == (24, 24)
+    assert (len(workload.train_set()), len(workload.eval_set())) == (24, 30)
     assert workload.network().out_features == 2
 
 

@@ -172,6 +172,8 @@ def _environment(task: WorkerTask, rank: int) -> dict[str, str]:
     world = task.nodes * task.processes_per_node
     return environment | {
         "PYTHONPATH": os.pathsep.join(paths),
+        # Data may be listed in the order of a set, which otherwise differs from process to process.
+        "PYTHONHASHSEED": "0",
         "RANK": str(rank),
         "WORLD_SIZE": str(world),
         "LOCAL_RANK": str(rank),  # every process is on this machine, whatever node it stands for

@@ -13,7 +13,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from tula_core.errors import InputError
 from tula_core.mitigations import MITIGATIONS, complete
 from tula_core.workloads import Workload
-from tula_core.workloads.trial import few_indices, fixed_randomness, read_batch
+from tula_core.workloads.randomness import fixed_randomness
+from tula_core.workloads.trial import few_indices, read_batch
 
 Options = Mapping[str, Mapping[str, float]]
 _CLASSES = "classes"

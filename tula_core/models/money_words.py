@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tula_core.job import Cluster, Job
 from tula_core.models.cost import has_price, hourly_price, on_spot
-from tula_core.records.power import MOST_DISAGREEMENT, PowerUse
+from tula_core.records.power import MOST_DISAGREEMENT, STILL_SHARE, PowerUse
 from tula_core.records.profile import Profile
 
 
@@ -60,9 +60,12 @@ def _of_power(profile: Profile, cluster: Cluster) -> Iterator[str]:
 def _of_disagreement(power: tuple[PowerUse, ...]) -> Iterator[str]:
     worst = max(power, key=lambda use: use.disagreement or 0.0)
     if (worst.disagreement or 0.0) > MOST_DISAGREEMENT:
+        assert worst.counter_w is not None and worst.integrated_w is not None
+        still = worst.counter_w < STILL_SHARE * worst.integrated_w
+        used = "the counter stands still and the samples are used" if still else "the counter is used"
         yield (
             f"two power meters disagree by up to {100 * (worst.disagreement or 0.0):.0f} %: the energy counter says "
-            f"{worst.counter_w:.0f} W, samples of power say {worst.integrated_w:.0f} W; the counter is used"
+            f"{worst.counter_w:.0f} W, samples of power say {worst.integrated_w:.0f} W; {used}"
         )
 
 

@@ -189,6 +189,13 @@ class Collector:
         if abs(data["share"]) > _DRIFT:
             self.warn(f"timing drifted by {100 * data['share']:+.0f} % during the sweep of {self.world}")
 
+    def _on_loading_untimed(self, data: Mapping[str, Any]) -> None:
+        sizes = ", ".join(str(size) for size in data["local_batches"])
+        self.warn(
+            f"there was no time for whole rounds of the loader workers on {self.world} at a local batch of {sizes}: "
+            "the step is reckoned from what a batch takes to make, and less sure. Give probe.seconds more"
+        )
+
     def _on_power(self, data: Mapping[str, Any]) -> None:
         use = _record(PowerUse, data)
         self.power[self.world, use.local_batch] = use

@@ -21,6 +21,7 @@ from tula_core.engine.evaluate import evaluating, preserved_random_states
 from tula_core.engine.failures import kind_of
 from tula_core.engine.loop import run_step, summed_loss
 from tula_core.mitigations.rates.plan import LearningRate
+from tula_core.models.learning.rate_range import for_longer_runs
 from tula_core.models.learning.rate_search import Trials, next_place, rate_at
 from tula_core.models.learning.schedules import pilot_schedule
 from tula_core.profiling.pilot import pilot_layout, step_seconds
@@ -94,17 +95,20 @@ def measure_rate(rig: Rig, runs: Sequence[SizeRun], seconds: float) -> LearningR
     while search.plan.steps >= plan.fewest and not search.run(adaptive=recipe.optimizer != "sgd"):
         search = _Search(rig=rig, plan=_shortened(search))
     if search.plan.steps < plan.fewest:
-        why = too_short(search.plan.steps, plan.fewest, seconds * plan.fewest / max(search.plan.steps, 1))
+        why = too_short(search.plan.steps, plan.fewest, plan.fewest / max(search.plan.steps, 1))
         return refused_test(recipe, why)
-    found = search.trials().result()
+    layout, steps = plan.layout, search.plan.steps
+    times = max(1.0, recipe.epochs * rig.samples / layout.global_batch / steps)
+    found = for_longer_runs(search.trials().result(), times)
     return LearningRateTest(
         used=recipe.learning_rate if found.rate is None else float(f"{found.rate:.2g}"),
         low=found.low,
         high=found.high,
         refused=found.refused,
-        batch_size=plan.layout.global_batch,
+        batch_size=layout.global_batch,
         seeds=len(search.initial),
-        steps=search.plan.steps,
+        steps=steps,
+        times_as_long=times,
         held_out=plan.held_out,
         seconds=time.monotonic() - began,
         initial_losses=tuple(search.initial),
@@ -129,7 +133,7 @@ def _plan(rig: Rig, runs: Sequence[SizeRun], seconds: float) -> RatePlan | str:
     fewest = min(FEWEST_STEPS, whole)
     steps = min(whole_power(fitting), MOST_STEPS, whole)
     if steps < fewest:
-        return too_short(steps, fewest, seconds / run_s * (run_s + (fewest - fitting) * step_s))
+        return too_short(steps, fewest, 1 + (fewest - fitting) * step_s / run_s)
     return RatePlan(
         layout=layout,
         steps=steps,

@@ -53,11 +53,11 @@ def whole_power(steps: float) -> int:
     return 2 ** int(math.log2(steps)) if steps >= 1 else 0
 
 
-def too_short(steps: int, fewest: int, wanted_s: float) -> str:
-    """Return why a test whose runs would have ``steps`` steps is refused."""
+def too_short(steps: int, fewest: int, times: float) -> str:
+    """Return why a test whose runs would have ``steps`` steps is refused, and would not in ``times`` the time."""
     return (
-        f"its runs would have {steps} steps, and {fewest} are the fewest that tell. It needs about {wanted_s:.2g}"
-        " s: give probe.seconds at least six times that"
+        f"its runs would have {steps} steps, and {fewest} are the fewest that tell. Give probe.seconds "
+        f"{math.ceil(times)} times as much"
     )
 
 

@@ -16,8 +16,10 @@ from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
 from tula_core.engine.hardware import free_memory_bytes
 from tula_core.engine.peak_memory import release_unused
+from tula_core.engine.same_data import require_same_on_all
 from tula_core.errors import StoppedError
 from tula_core.job import Job
+from tula_core.profiling.loading import ClockedData, LoaderClock
 from tula_core.profiling.worlds import own_seconds
 from tula_core.workloads import Workload
 from tula_core.workloads.load import load_workload
@@ -43,6 +45,8 @@ class Rig:
         self.smallest_batch = int(payload.get("smallest_batch", 1))
         self.samples = size_of(self.workload.train_set())
         self.eval_samples = size_of(self.workload.eval_set())
+        if context.processes > 1:
+            require_same_on_all(context, self.workload)
         self.input_values = first_input_values(self.workload)
         self._trainee: Trainee | None = self._assembled()
         self._most_evaluated: int | None = None  # a batch, where a larger one ran out of memory
@@ -85,16 +89,20 @@ class Rig:
         """Return the layout of a local batch over all processes of this world."""
         return Layout(processes=self.context.processes, local_batch=local_batch, accumulation=accumulation)
 
-    def stream(self, layout: Layout, *, whole_steps: bool = False) -> BatchStream:
-        """Return the training set's steps in ``layout``, without its tails where ``whole_steps``."""
+    def stream(self, layout: Layout, *, whole_steps: bool = False, clock: LoaderClock | None = None) -> BatchStream:
+        """Return the training set's steps in ``layout``, without its tails where ``whole_steps``.
+
+        ``clock`` hears what loader workers take for a batch.
+        """
+        data, collate = self.workload.train_set(), self.workload.collate
         return BatchStream(
-            self.workload.train_set(),
+            data if clock is None else ClockedData(data, collate, clock),
             samples=self.samples,
             layout=layout,
             rank=self.context.rank,
             seed=self.job.seed,
             workers=self.job.recipe.loader_workers,
-            collate=self.workload.collate,
+            collate=collate if clock is None else None,
             pin_memory=self.context.device.type == "cuda",
             whole_steps=whole_steps,
         )
@@ -140,10 +148,16 @@ class StepFeed:
     def __init__(self, rig: Rig, layout: Layout, *, epoch: int = 0) -> None:
         self.layout = layout
         self.full_steps = rig.samples // layout.global_batch
-        self._stream = rig.stream(layout, whole_steps=True)
-        self._keep = rig.job.recipe.loader_workers == 0
+        self.workers = rig.job.recipe.loader_workers
+        self._clock = LoaderClock(self.workers) if self.workers else None
+        self._stream = rig.stream(layout, whole_steps=True, clock=self._clock)
         self._taken = epoch * self.full_steps
         self._steps: Iterator[Step] | None = None
+
+    @property
+    def making_s(self) -> float:
+        """Seconds of one loader worker for a batch as far as known, 0 without workers."""
+        return 0.0 if self._clock is None else self._clock.making_s
 
     def next(self) -> Step:
         """Return the next full step, its data loaded."""
@@ -154,5 +168,5 @@ class StepFeed:
 
     def pause(self) -> None:
         """End the loader processes until the next step is asked for."""
-        if not self._keep:
+        if self.workers:
             self._steps = None

@@ -7,44 +7,72 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 _BOUND = 5.0  # median deviations
-_NOISE = 0.25  # coefficient of variation of a step on a shared machine, where too few were timed to tell
+NOISE = 0.25  # coefficient of variation of a step on a shared machine, where too few were timed to tell
 _FEW = 5
+_LONG_STALL = 10.0  # steps; what stops a process for longer is the machine's and not a rhythm of the training
 PARTS = ("loader_s", "compute_s", "communication_s", "optimizer_s")
 
 
 def robust_mean(values: Sequence[float]) -> float:
-    """Return the mean after values beyond 5 median absolute deviations from the median are set to that bound.
+    """Return the mean after a lone stall is set to 5 median absolute deviations from the median.
 
     The median alone would leave out slow steps that a run has to pay for; the plain mean would be ruled by one hiccup.
 
     >>> robust_mean([1.0, 1.1, 0.9, 1.0, 9.0]) < 1.2
     True
+    >>> robust_mean([1.0, 1.0, 1.0, 10.0, 1.0, 1.0, 1.0, 10.0])
+    3.25
     """
     return math.fsum(winsorised(values)) / len(values)
 
 
 def winsorised(values: Sequence[float]) -> list[float]:
-    """Return the values with those beyond 5 median absolute deviations set to that bound."""
+    """Return the values with those set back that lie beyond 5 median absolute deviations and do not recur.
+
+    A value counts as far as another one goes that is not its neighbour: what a machine does once, perhaps across the
+    end of a step, is clipped, and a pattern that recurs, as of the rounds of loader workers, is kept whole.
+    """
     middle = statistics.median(values)
     reach = _BOUND * statistics.median(abs(value - middle) for value in values)
-    return [min(max(value, middle - reach), middle + reach) for value in values]
+    high = max(middle + reach, _seen_again(values))
+    low = min(middle - reach, -_seen_again([-value for value in values]))
+    return [min(max(value, low), high) for value in values]
+
+
+def _seen_again(values: Sequence[float]) -> float:
+    """Return the largest value beside the largest of all and its neighbours, -inf without one."""
+    top = max(range(len(values)), key=values.__getitem__)
+    return max((value for index, value in enumerate(values) if abs(index - top) > 1), default=-math.inf)
+
+
+def rounds_of(values: Sequence[float], length: int) -> list[float]:
+    """Return the means of successive rounds of ``length`` values, what does not fill the last one left out.
+
+    >>> rounds_of([1.0, 3.0, 2.0, 4.0, 9.0], 2)
+    [2.0, 3.0]
+    """
+    starts = range(0, len(values) - length + 1, length)
+    return [math.fsum(values[start : start + length]) / length for start in starts]
 
 
 def standard_error(blocks: Sequence[Sequence[float]]) -> float:
     """Return the standard error of the robust mean over steps that were timed in separate blocks.
 
     The larger of what the scatter of steps and the scatter of block means say: a drift between blocks is seen by the
-    second alone. With fewer than five steps it is at least what a shared machine usually shows.
+    second alone. With fewer than five steps it is at least what a shared machine usually shows. A stall that was
+    clipped may be the first of many: as far as it is no longer than ten steps, it is a doubt about the mean.
     """
-    values = winsorised([value for block in blocks for value in block])
+    raw = [value for block in blocks for value in block]
+    values = winsorised(raw)
     count, mean = len(values), math.fsum(values) / len(values)
     error = statistics.stdev(values) / math.sqrt(count) if count > 1 else 0.0
     means = [robust_mean(block) for block in blocks if block]
     if len(means) > 1:
         error = max(error, statistics.stdev(means) / math.sqrt(len(means)))
     if count < _FEW:
-        error = max(error, _NOISE * mean / math.sqrt(count))
-    return error
+        error = max(error, NOISE * mean / math.sqrt(count))
+    clipped = math.fsum(abs(before - after) for before, after in zip(raw, values, strict=True))
+    return math.hypot(error, min(clipped, _LONG_STALL * mean) / count)
 
 
 def block_scatter(blocks: Sequence[Sequence[float]]) -> float | None:

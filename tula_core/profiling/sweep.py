@@ -21,7 +21,7 @@ from tula_core.profiling.power import PowerLog
 from tula_core.profiling.precision import measure_precisions
 from tula_core.profiling.rate_rules import RATE_SHARE
 from tula_core.profiling.rig import Rig, StepFeed
-from tula_core.profiling.statistics import drift, forecast_peak, robust_mean, standard_error
+from tula_core.profiling.statistics import drift, forecast_peak
 from tula_core.profiling.timing import CLOCKED_STEPS, SizeRun, first_look, timed_block
 from tula_core.seeding import derive_seed
 
@@ -37,7 +37,7 @@ EVALUATION_SAMPLES = 2000
 _SCREEN_SHARE = 0.5  # of the time for timing may go into the first block of every size
 _MOST_ROUNDS = 5
 _MOST_STEPS, _FEWEST_STEPS = 30, 3
-_BLOCK_EXTRA = 1 + 2 * CLOCKED_STEPS  # warm-up and clocked steps around a block
+_CLOCKED = 2 * CLOCKED_STEPS  # after a block
 _TEARDOWN_S = 0.3
 
 
@@ -137,6 +137,8 @@ class Sweep:
         settled = self._contest(until)
         self.power.report()
         self._report_drift()
+        if untimed := [run.local_batch for run in self.runs if run.untimed]:
+            self.rig.context.emit("loading_untimed", local_batches=untimed)
         return settled and all(run.blocks for run in self.runs)
 
     def _screen(self, until: float) -> None:
@@ -162,14 +164,13 @@ class Sweep:
                 return settled
 
     def _standing(self, run: SizeRun) -> Standing:
-        blocks = run.blocks or [run.preliminary]
-        mean = robust_mean([value for block in blocks for value in block])
+        mean, error, _ = run.step_time_s()
         return Standing(
             step_time_s=mean,
-            relative_error=standard_error(blocks) / mean,
+            relative_error=error / mean,
             log_weight=self.payload["log_weights"][str(run.local_batch)],
             blocks=len(run.blocks),
-            block_s=(_MOST_STEPS + _BLOCK_EXTRA) * run.estimate_s,
+            block_s=(_MOST_STEPS + run.warm_up_steps + _CLOCKED) * run.estimate_s,
         )
 
     def _block(self, run: SizeRun, slice_s: float) -> bool:
@@ -189,8 +190,11 @@ class Sweep:
 
     def _steps_of_block(self, run: SizeRun, slice_s: float) -> int:
         fitting = int(self.rig.context.broadcast(slice_s / max(run.estimate_s, 1e-9)))
-        if fitting >= _FEWEST_STEPS + _BLOCK_EXTRA:
-            return min(_MOST_STEPS, fitting - _BLOCK_EXTRA)
+        longest = min(max(_MOST_STEPS, run.round_steps), fitting - run.warm_up_steps - _CLOCKED)
+        if longest >= max(_FEWEST_STEPS, run.round_steps):
+            return longest - longest % run.round_steps
+        if run.untimed:
+            return 0  # a part of a round only uses up what lies ready
         return min(_FEWEST_STEPS - 1, max(0, fitting - 1))
 
     def _report(self, run: SizeRun) -> None:

@@ -12,8 +12,9 @@ import torch
 
 from tula_core.engine.cold_start import cold_excess_s, cold_steps
 from tula_core.engine.loop import PartClock, run_step
+from tula_core.profiling.loading import PREFETCHED
 from tula_core.profiling.rig import Rig, StepFeed
-from tula_core.profiling.statistics import block_scatter, parts_of_step, robust_mean, standard_error
+from tula_core.profiling.statistics import NOISE, block_scatter, parts_of_step, robust_mean, rounds_of, standard_error
 from tula_core.records import StepTiming
 
 # The arithmetic of a step does not depend on the rate, and with none the weights stay as they began: no overflow,
@@ -21,11 +22,16 @@ from tula_core.records import StepTiming
 _RATE = 0.0
 CLOCKED_STEPS = 2
 _LOOK_STEPS = 2 + 2 * CLOCKED_STEPS  # of a first look, after the first
+_HIDDEN = 0.5  # of the computation: loading that takes no longer never holds a step up
 
 
 @dataclass(slots=True)
 class SizeRun:
-    """What is known of one local batch so far."""
+    """What is known of one local batch so far.
+
+    ``loading_s`` are the seconds in which all loader ``workers`` together make one batch, and ``held_up`` says whether
+    that may make the steps longer.
+    """
 
     local_batch: int
     feed: StepFeed
@@ -34,11 +40,66 @@ class SizeRun:
     blocks: list[list[float]] = field(default_factory=list)
     parts: list[dict[str, float]] = field(default_factory=list)
     preliminary: list[float] = field(default_factory=list)
+    workers: int = 0
+    loading_s: float = 0.0
+    held_up: bool = False
 
     @property
     def estimate_s(self) -> float:
         """Seconds of a steady step as far as known."""
-        return statistics.median(self.blocks[-1] if self.blocks else self._warm)
+        if self.blocks:
+            return robust_mean(rounds_of(self.blocks[-1], self.round_steps))
+        return max(statistics.median(self._warm), self.loading_s)
+
+    @property
+    def round_steps(self) -> int:
+        """Steps of a round of the loader workers, where only whole rounds have a mean, 1 elsewhere."""
+        return self.workers if self.held_up else 1
+
+    @property
+    def warm_up_steps(self) -> int:
+        """Steps before a block: where loading may hold them up, until what was made ahead is used up."""
+        return max(1, self.workers * PREFETCHED if self.held_up else self.workers)
+
+    @property
+    def untimed(self) -> bool:
+        """Whether the step time is reckoned from the loading alone, for want of whole rounds."""
+        return self.held_up and not self.blocks
+
+    @property
+    def _busy_s(self) -> float:
+        """Seconds of a step beside its loading; 0 while nothing was clocked."""
+        return sum(self._middle.get(name, 0.0) for name in ("compute_s", "communication_s", "optimizer_s"))
+
+    @property
+    def _middle(self) -> dict[str, float]:
+        names = {name for parts in self.parts for name in parts}
+        return {name: statistics.median(parts[name] for parts in self.parts) for name in names}
+
+    def settle_rounds(self, rig: Rig) -> None:
+        """Take what the loader workers took for a batch on the slowest rank."""
+        self.workers = self.feed.workers
+        if self.workers:
+            self.loading_s = rig.context.all_reduce_max([self.feed.making_s])[0] / self.workers
+            # A machine that is busy with other work can make the clocked steps long, and the shorter are right.
+            self.held_up = self.loading_s > _HIDDEN * min([self._busy_s, *self.preliminary])
+
+    def keep_block(self, durations_s: list[float]) -> None:
+        """Take a block, unless it shows that the steps wait for a loader whose rounds it did not follow."""
+        if not self.held_up and self.loading_s > _HIDDEN * robust_mean(durations_s):
+            self.held_up = True
+            self.blocks.clear()
+        else:
+            self.blocks.append(durations_s)
+
+    def step_time_s(self) -> tuple[float, float, list[list[float]]]:
+        """Return the mean step, its standard error, and the rounds of steps they rest on in their blocks."""
+        blocks = [rounds_of(block, self.round_steps) for block in self.blocks] or [self._warm]
+        mean, error = robust_mean([value for block in blocks for value in block]), standard_error(blocks)
+        if self.untimed:
+            mean = max(mean, self.loading_s)
+            error = max(error, NOISE * mean)
+        return mean, error, blocks
 
     @property
     def start_extra_s(self) -> float:
@@ -56,11 +117,12 @@ class SizeRun:
         ``start_extra_s`` is what the process's very first step cost on top, whatever its size: a run pays for it too.
         All that the first steps took beyond steady ones is in ``first_step_s``.
         """
-        blocks = self.blocks or [self._warm]
-        values = [value for block in blocks for value in block]
-        mean = robust_mean(values)
-        names = {name for parts in self.parts for name in parts}
-        middle = {name: statistics.median(parts[name] for parts in self.parts) for name in names}
+        mean, error, blocks = self.step_time_s()
+        values = [value for block in self.blocks or [self._warm] for value in block]
+        parts = self._middle
+        if self.held_up:
+            # The clocked steps used up what lay ready; what the others waited for is what their mean has more.
+            parts["loader_s"] = max(0.0, mean - self._busy_s)
         return StepTiming(
             nodes=rig.context.nodes,
             processes_per_node=rig.context.processes_per_node,
@@ -69,11 +131,11 @@ class SizeRun:
             steps=len(values),
             step_time_s=mean,
             step_time_median_s=statistics.median(values),
-            step_time_error_s=standard_error(blocks),
+            step_time_error_s=error,
             block_scatter=block_scatter(blocks),
             first_step_s=self.first_step_s + cold_excess_s(self.preliminary, mean) + start_extra_s,
             order=self.order,
-            **parts_of_step(middle, mean),
+            **parts_of_step(parts, mean),
         )
 
 
@@ -154,13 +216,14 @@ def first_look(rig: Rig, run: SizeRun, after_first: Callable[[], None] = lambda:
     run.preliminary = plain_steps(rig, run.feed, 2 if ample else 1)
     if ample:
         run.parts = [clocked_parts(rig, run.feed)]
+    run.settle_rounds(rig)
     run.feed.pause()
 
 
 def timed_block(rig: Rig, run: SizeRun, steps: int, *, with_parts: bool) -> None:
-    """Add one block of ``steps`` contiguous steps, after a warm-up."""
-    plain_steps(rig, run.feed, max(1, rig.job.recipe.loader_workers))
-    run.blocks.append(plain_steps(rig, run.feed, steps))
+    """Add one block of ``steps`` contiguous steps, whole rounds of them, after a warm-up."""
+    plain_steps(rig, run.feed, run.warm_up_steps)
+    run.keep_block(plain_steps(rig, run.feed, steps))
     if with_parts:
         run.parts.append(clocked_parts(rig, run.feed))
     run.feed.pause()

@@ -15,6 +15,7 @@ from tula_core.records.power import PowerUse
 from tula_core.records.profile import (
     CommunicationTiming,
     ContentMemory,
+    DataSample,
     EvaluationTiming,
     GradientNoise,
     Hardware,
@@ -39,6 +40,7 @@ __all__ = [
     "Correction",
     "Corrections",
     "CurvePoint",
+    "DataSample",
     "EvaluationTiming",
     "ExpectedPoint",
     "GradientNoise",

@@ -28,6 +28,7 @@ class LearningRateTest:
     steps: int  # of each run
     held_out: int  # samples
     seconds: float
+    times_as_long: float = 1.0  # the recipe, against a run of the test: the rate is carried over to that length
     initial_losses: tuple[Reading, ...] = ()  # of the untrained networks, by seed
     trials: tuple[RateTrial, ...] = ()  # ascending in rate
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 MOST_DISAGREEMENT = 0.10
 """Two meters of the same device that differ by more than this share are said to disagree."""
 
+STILL_SHARE = 0.1
+"""A counter that says less than this share of what samples of power say stands still: no meter is so far off."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PowerUse:
@@ -41,7 +44,12 @@ class PowerUse:
 
     @property
     def disagreement(self) -> float | None:
-        """Share by which samples of power differ from the counter, None where one of the two was not read."""
-        if self.counter_w is None or self.integrated_w is None or self.counter_w <= 0:
+        """Share by which samples of power differ from the counter, None where one of the two was not read.
+
+        Of a counter that stands still the whole of the samples.
+        """
+        if self.counter_w is None or self.integrated_w is None:
             return None
+        if self.counter_w <= 0:
+            return 1.0 if self.integrated_w > 0 else None
         return abs(self.integrated_w / self.counter_w - 1)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from tula_core.records.codec import Reading
 from tula_core.records.learning_rate import LearningRateTest
 from tula_core.records.power import PowerUse
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSample:
+    """Digests of items at fixed places of a data set, each of all items read until then."""
+
+    items: int  # of the whole data set
+    read: tuple[int, ...]  # items behind each digest, a few first
+    inputs: tuple[str | None, ...]  # None where two readings with one seed differ
+    targets: tuple[str | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +40,7 @@ class WorkloadFacts:
     code_fingerprint: str  # of the workload's source, the network's structure and the data's shape
     notes: tuple[str, ...]  # what was assumed while loading it, each one sentence
     smallest_batch: int = 1  # fewest samples it can train on at once; 2 where one alone fails, as in batch norm
+    data_sample: Mapping[str, DataSample] = field(default_factory=dict)  # by role: train_data, eval_data
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -303,6 +303,7 @@ def _facts(profile: Profile, job: Job, decision: Decision, evaluated: int, grid:
         "train_samples": profile.facts.train_samples,
         "eval_samples": profile.facts.eval_samples,
         "sample_shape": list(profile.facts.sample_shape),
+        "data_sample": {role: dataclasses.asdict(sample) for role, sample in profile.facts.data_sample.items()},
         "metric": profile.facts.metric,
         "higher_is_better": profile.facts.higher_is_better,
         "parameters": profile.facts.parameters,

@@ -8,7 +8,6 @@ the file. An attempt of another host is left alone: whether its process lives ca
 from __future__ import annotations
 
 import json
-import math
 import os
 import socket
 from collections.abc import Mapping
@@ -21,13 +20,15 @@ from filelock import FileLock
 
 from tula_core.errors import InputError
 from tula_core.home import state_folder, write_atomic
+from tula_core.job import Cluster
 from tula_core.models.cost import hourly_price
 from tula_core.records import QUANTITIES, MethodChange, Outcome, Plan, Row, load
 from tula_core.records.outcome import SPENT
 from tula_core.tracking import spool, store
+from tula_core.tracking.bill import launches, launches_usd, metered_j
 from tula_core.tracking.runs import finish_operation
 from tula_core.tracking.send import flush
-from tula_core.tracking.spent import attempt_folder, course_rows, ran_on, seconds_by_nodes, spent
+from tula_core.tracking.spent import attempt_folder, course_rows, ran_on, spent
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -62,6 +63,7 @@ def open_attempt(run_folder: Path, plan: Plan, job_id: str, attempt: int, row: R
         "learning_rate": plan.job.recipe.learning_rate,
         "price_per_node_hour": hourly_price(plan.job.cluster),
         "billing_seconds": plan.job.cluster.billing_seconds,
+        "cluster": plan.job.cluster.model_dump(mode="json", exclude_defaults=True),
         "train_samples": plan.facts.get("train_samples"),
     }
     path = attempt_path(run_folder, attempt)
@@ -206,13 +208,18 @@ def _partial(
     """Return what was spent until the last sign of life: lower bounds of what a whole run would have taken."""
     partial: dict[str, float | None] = {}
     if elapsed_s is not None:
-        price, quantum_s = record["price_per_node_hour"], record["billing_seconds"]
-        by_nodes = seconds_by_nodes(folder, record["attempt"], record["row"]["nodes"])
+        row = record["row"]
+        run = launches(folder, record["attempt"], row["nodes"], row["processes_per_node"])
         partial["time_to_train_s"] = elapsed_s
-        partial["node_hours"] = sum(nodes * seconds for nodes, seconds in by_nodes.items()) / 3600
-        if price is not None:
-            billed = sum(nodes * math.ceil(seconds / quantum_s) * quantum_s for nodes, seconds in by_nodes.items())
-            partial["cost_usd"] = billed / 3600 * price
+        partial["node_hours"] = sum(launch.nodes * launch.seconds for launch in run) / 3600
+        partial["energy_j"] = metered_j(run)
+        partial["cost_usd"] = launches_usd(run, _cluster(record), row["local_batch"])
     if samples is not None and record["train_samples"]:
         partial["epochs"] = samples / record["train_samples"]
     return partial
+
+
+def _cluster(record: Mapping[str, Any]) -> Cluster:
+    """Return the cluster of a record; older ones hold no more of it than the price."""
+    prices = {name: record[name] for name in ("price_per_node_hour", "billing_seconds")}
+    return Cluster.model_validate(record.get("cluster", prices))

@@ -22,14 +22,14 @@ class DecisionLog:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._latest: dict[str, float] | None = None
-        self._waiting: list[str] = []
+        self._waiting: list[tuple[int, dict[str, float]]] = []
 
     def add(self, samples: int, decided: Mapping[str, float]) -> None:
         """Take what was decided for the step that ended at ``samples``."""
         if self._path is None or not decided or decided == self._latest:
             return
         self._latest = dict(decided)
-        self._waiting.append(json.dumps({"samples": samples, **self._latest}))
+        self._waiting.append((samples, self._latest))  # written out later: some decide anew at every step
 
     def note(self, samples: int, told: Mapping[str, Any]) -> None:
         """Write something beside what is decided at each step, once: a change of method, say."""
@@ -43,7 +43,7 @@ class DecisionLog:
         """Append the waiting lines to the file."""
         if self._path is not None and self._waiting:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write("\n".join(self._waiting) + "\n")
+                file.writelines(json.dumps({"samples": samples, **made}) + "\n" for samples, made in self._waiting)
         self._waiting = []
 
     def cut(self, samples: int) -> None:

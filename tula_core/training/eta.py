@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from tula_core.training.weighted import weighted_median
+from tula_core.training.weighted import mean_without_a_pause
 
 _FEWEST, _MOST = 3, 50  # windows of progress that an estimate rests on; the first of an attempt is a cold start
 
@@ -40,7 +40,7 @@ class Remaining:
         self._epoch = epoch_samples
         self._takeovers = tuple(takeovers)
         self._start_s = 0.0
-        self._speeds: deque[tuple[float, float]] = deque(maxlen=_MOST)
+        self._seconds: deque[tuple[float, float]] = deque(maxlen=_MOST)
         self._samples: int | None = None
         self._evaluation_s = 0.0
 
@@ -55,16 +55,18 @@ class Remaining:
     def after(self, samples: int, samples_per_s: float) -> float | None:
         """Take a window's speed and return the seconds left after ``samples``; None while it is too early to say.
 
-        Half of the recent samples were faster than the speed that is reckoned with, so neither a cold start nor a pause
-        of the machine rules it.
+        The recent samples are reckoned with as slow as they were on average; one pause of the machine does not rule it.
         """
         if self._samples is not None and samples > self._samples:
-            self._speeds.append((samples_per_s, float(samples - self._samples)))
+            # A mean of rates would count the slow windows less than their seconds.
+            each_s = 1.0 / samples_per_s if samples_per_s > 0 else math.inf
+            self._seconds.append((each_s, float(samples - self._samples)))
         self._samples = samples
-        if len(self._speeds) < _FEWEST:
+        if len(self._seconds) < _FEWEST:
             return None
         left = max(0, self._total - samples)
-        steps_s = seconds_left(samples, left, weighted_median(self._speeds))
+        each_s = mean_without_a_pause(self._seconds)
+        steps_s = seconds_left(samples, left, 1.0 / each_s if each_s > 0 else math.inf)
         if steps_s is None:
             return None
         starts = sum(samples < takeover for takeover in self._takeovers)

@@ -11,9 +11,10 @@ from tula_core.progress import Event, Listener
 from tula_core.records import CurvePoint, MethodChange, Row, Stage
 from tula_core.records.candidate import UNKNOWN
 from tula_core.training.attempt import Attempt
-from tula_core.training.drift import DriftAlarm
+from tula_core.training.drift import DriftAlarm, beside_steps_s
 from tula_core.training.eta import Remaining
 from tula_core.training.fallback.words import cause_words, change_words, effect_words
+from tula_core.training.metering import meters_fault
 from tula_core.training.relaunch import World, worlds_left, worlds_of
 
 PointHandler = Callable[[int, Mapping[str, float]], None]
@@ -37,6 +38,7 @@ class Hearing:
     hardware: str | None = None  # where the workers are, None before they have begun
     steps_before: int = 0  # of the launch at hand
     relaunched: bool = False
+    meters_doubted: bool = False
     changed: bool = False  # the methods, and their workers are not yet ready
     launched_at_s: float | None = None
     stages: list[dict[str, int]] = field(default_factory=list)
@@ -55,7 +57,8 @@ class Hearing:
             [samples for samples in takeovers if samples is not None],
         )
         # The mean step of a run in stages is forecast, not that of an epoch.
-        self.drift = DriftAlarm(row["step_time_s"] if row.candidate.stages is None else UNKNOWN)
+        steady = row.candidate.stages is None
+        self.drift = DriftAlarm(row["step_time_s"] if steady else UNKNOWN, beside_steps_s(row))
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take an event of the workers."""
@@ -121,11 +124,16 @@ class Hearing:
             level="info",
         )
 
+    def _on_other_data(self, event: Mapping[str, Any]) -> None:
+        if not self.relaunched:
+            self._say(event["message"], level="warning")
+
     def _on_progress(self, event: Mapping[str, Any]) -> None:
         trained_s = (event["samples"] - self.samples) / max(event["images_per_s"], 1e-9)
         self.drift.add(trained_s, event["steps"] - self.steps)
         self.samples, self.steps = event["samples"], event["steps"]
         self.seconds_left = self.remaining.after(self.samples, event["images_per_s"])
+        self._heed_meters(event)
         data = {name: event[name] for name in ("loss", "learning_rate", "images_per_s", "epoch")}
         if self.curve:
             data["metric"] = self.curve[-1]["metric"]
@@ -135,6 +143,11 @@ class Hearing:
             data={**data, "seconds_left": self.seconds_left},
         )
         self.on_point(self.samples, {name: data[name] for name in ("loss", "learning_rate", "images_per_s")})
+
+    def _heed_meters(self, event: Mapping[str, Any]) -> None:
+        if not self.meters_doubted and (fault := meters_fault(event.get("energy"))) is not None:
+            self.meters_doubted = True
+            self._say(fault, level="warning")
 
     def _on_evaluation(self, event: Mapping[str, Any]) -> None:
         self.curve.append({name: event[name] for name in CurvePoint.__slots__})
@@ -146,7 +159,7 @@ class Hearing:
         )
         self.on_point(event["samples"], {metric: event["metric"]})
         self.remaining.evaluated(event["seconds"])
-        if (slow := self.drift.end_epoch(event["epochs"], self.seconds_left)) is not None:
+        if (slow := self.drift.end_epoch(event["epochs"], self.seconds_left, event["seconds"])) is not None:
             self._say(slow, level="warning")
 
     def _on_evaluation_reduced(self, event: Mapping[str, Any]) -> None:

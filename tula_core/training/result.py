@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tula_core.models.cost import cost_usd, hourly_price, node_hours
+from tula_core.models.cost import node_hours
 from tula_core.records import QUANTITIES, CurvePoint, Outcome, Stage
 from tula_core.records.candidate import UNKNOWN
 from tula_core.records.outcome import SPENT
@@ -99,15 +99,12 @@ def _actual(hearing: Hearing, final: Mapping[str, Any], by_nodes: Mapping[int, f
     nodes, seconds = np.array(list(by_nodes)), np.array(list(by_nodes.values()))
     samples = final.get("samples", hearing.samples)
     metric = hearing.curve[-1]["metric"] if hearing.curve else None
-    price = hourly_price(plan.job.cluster)
     return {
         "step_time_s": final.get("step_time_s"),
         "time_to_train_s": float(seconds.sum()),
         "node_hours": float(node_hours(nodes, seconds).sum()),
-        "cost_usd": None
-        if price is None
-        else float(cost_usd(nodes, seconds, price, plan.job.cluster.billing_seconds).sum()),
-        "energy_j": None,  # of `with_energy`
+        "cost_usd": None,  # this and the next are of `with_energy`
+        "energy_j": None,
         "memory_bytes": final.get("memory_bytes"),
         "epochs": samples / int(plan.facts["train_samples"]),
         "steps": final.get("steps", hearing.steps),

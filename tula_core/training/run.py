@@ -193,6 +193,7 @@ def _task(attempt: Attempt, course: Course, world: World, folder: Path) -> Worke
             "resume": attempt.resume or folder != attempt.task_folder,
             "train_samples": int(plan.facts["train_samples"]),
             "sample_shape": plan.facts.get("sample_shape"),
+            "data_sample": plan.facts.get("data_sample"),
             "power_limit_w": candidate.power_limit_w,
             # Of the plan's choice alone it is known what each epoch should show.
             "expected": plan.facts.get("expected_curve") if first and course.row == plan.choice else None,

@@ -52,7 +52,7 @@ class Run:
         self.job = Job.from_mapping(payload["job"])
         self.workload: Workload = load_workload(self.job)
         self.samples = size_of(self.workload.train_set())
-        require_same_data(self.workload, self.samples, payload)
+        require_same_data(context, self.workload, self.samples, payload)
         self.most = Layout(
             processes=context.processes, local_batch=payload["local_batch"], accumulation=payload["accumulation"]
         )
@@ -304,9 +304,9 @@ class Run:
             higher = self.workload.metric.higher_is_better
             self.progress.target_reached = result.metric >= target.value if higher else result.metric <= target.value
         self.context.emit("evaluation", seconds=result.seconds, **asdict(point))
-        self._hold()
         if not self._finished and self.watch.is_good(self.progress.curve):
             self._keep_good()
+        self._hold()
 
     def _hold(self) -> None:
         """Hold the evaluations against what was expected of them; the methods are given up where others are left."""
@@ -321,7 +321,6 @@ class Run:
         if self.watch.keeps_good and self.methods.at_rest:
             self.progress.good_samples = self.progress.samples
             self._save()
-            self._link_good()
 
     def _link_good(self) -> None:
         current = self.progress.good_samples == self.progress.samples
@@ -380,6 +379,7 @@ class Run:
         began = time.perf_counter()
         self.progress.measured_steps = self.moments.state() if self.moments is not None else 0
         save_checkpoint(self.trainee, self.checkpoint, asdict(self.progress))
+        self._link_good()
         self.guard.saved(time.perf_counter() - began)
 
 
@@ -387,9 +387,10 @@ def run_in_worker(context: WorkerContext, payload: dict[str, Any]) -> dict[str, 
     """Entry of the train task.
 
     ``payload``: ``job`` (resolved), ``local_batch``, ``accumulation``, ``mitigation``, ``checkpoint``
-    (path), ``resume``, ``train_samples`` and ``sample_shape`` (of the plan; the shape may be None); where the layout
-    changes on the way also ``stages`` (each with ``from_samples``, ``local_batch``, ``accumulation``),
-    ``until_samples`` (where other processes take over, None for the end) and ``global_batch`` (of the last stage).
+    (path), ``resume``, ``train_samples``, ``sample_shape`` and ``data_sample`` (of the plan; the last two may be
+    None); where the layout changes on the way also ``stages`` (each with ``from_samples``, ``local_batch``,
+    ``accumulation``), ``until_samples`` (where other processes take over, None for the end) and ``global_batch`` (of
+    the last stage).
     Where the methods are watched ``expected`` (entries of epochs, low, value, high) and ``gives_up``; where others were
     dropped for them ``method`` (how often that was) and ``taken_over`` (``checkpoint``, ``note``).
     """

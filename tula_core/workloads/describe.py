@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tula_core.job import Job
-from tula_core.records import WorkloadFacts
+from tula_core.records import DataSample, WorkloadFacts
+from tula_core.workloads.data_sample import sample_data
+from tula_core.workloads.randomness import fixed_randomness
 from tula_core.workloads.sizing import length_note
-from tula_core.workloads.trial import all_targets, few_indices, fixed_randomness, read_batch
+from tula_core.workloads.trial import all_targets, few_indices, read_batch
 from tula_core.workloads.types import Workload
 from tula_core.workloads.weighted import as_weighted, is_mean_of_samples
 
@@ -25,11 +27,11 @@ _OTHERS_CODE = ("site-packages", "dist-packages")
 
 
 def describe(workload: Workload, job: Job) -> WorkloadFacts:
-    """Return the facts of a workload, from a network of its own and four samples of each data set.
+    """Return the facts of a workload, from a network of its own and some samples of each data set.
 
     The fingerprint is a SHA-256 over the source of the user's modules, the network's structure and the shapes of its
     weights, the lengths of the data sets, their transforms, all labels where they are at hand, and the shape, type and
-    content of a few samples. Content that differs between two readings with one seed is left out.
+    content of the samples that `sample_data` reads. What differs between two readings with one seed is left out.
 
     Raises
     ------
@@ -41,6 +43,7 @@ def describe(workload: Workload, job: Job) -> WorkloadFacts:
     train, evaluation = workload.train_set(), workload.eval_set()
     with fixed_randomness():
         inputs, _ = read_batch(workload, train, few_indices(len(train))[:1], "train_data")  # type: ignore[arg-type]
+    samples = {role: sample_data(workload, role) for role in ("train_data", "eval_data")}
     trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
     return WorkloadFacts(
         name=workload.name,
@@ -55,14 +58,16 @@ def describe(workload: Workload, job: Job) -> WorkloadFacts:
         metric_ceiling=workload.metric.ceiling,
         chance=_chance(workload),
         has_batch_norm=any(isinstance(module, _BatchNorm) for module in network.modules()),
-        code_fingerprint=_fingerprint(workload, job, network),
+        code_fingerprint=_fingerprint(workload, job, network, samples),
         notes=(
             *workload.notes,
             *_length_notes(train, evaluation),
             *_missing_classes(workload),
             *_loss_notes(workload, network),
+            *_unsteady_notes(samples),
         ),
         smallest_batch=_smallest_batch(workload, network),
+        data_sample=samples,
     )
 
 
@@ -70,6 +75,17 @@ def _length_notes(train: Any, evaluation: Any) -> tuple[str, ...]:
     with fixed_randomness():
         notes = (length_note(train, "train_data"), length_note(evaluation, "eval_data"))
     return tuple(note for note in notes if note is not None)
+
+
+def _unsteady_notes(samples: Mapping[str, DataSample]) -> Iterator[str]:
+    """Say where items cannot be compared between processes, attempts and days."""
+    for role, sample in samples.items():
+        parts = [name for name in ("inputs", "targets") if None in getattr(sample, name)]
+        if parts:
+            yield (
+                f"the {' and '.join(parts)} of {role} come out differently when read again with the same seeds, from a "
+                "generator of their own: whether all processes hold the same data is not judged by them"
+            )
 
 
 def _missing_classes(workload: Workload) -> tuple[str, ...]:
@@ -139,7 +155,7 @@ def _chance(workload: Workload) -> float | None:
     return float(counts[:best].sum()) / len(known)
 
 
-def _fingerprint(workload: Workload, job: Job, network: nn.Module) -> str:
+def _fingerprint(workload: Workload, job: Job, network: nn.Module, samples: Mapping[str, DataSample]) -> str:
     digest = hashlib.sha256()
 
     def add(label: str, value: object) -> None:
@@ -159,22 +175,10 @@ def _fingerprint(workload: Workload, job: Job, network: nn.Module) -> str:
         add(role, (type(dataset).__qualname__, len(dataset)))  # type: ignore[arg-type]
         for attribute in ("transform", "target_transform", "transforms", "augment"):
             add(attribute, getattr(dataset, attribute, None))
-        for line in _content(workload, dataset, role):
-            add("sample", line)
+        add("sample", samples[role])
         known = _known_labels(workload, role)
         add("labels", None if known is None else hashlib.sha256(known.contiguous().numpy().tobytes()).hexdigest())
     return digest.hexdigest()
-
-
-def _content(workload: Workload, dataset: Any, role: str) -> Iterator[object]:
-    readings = []
-    for _ in range(2):
-        with fixed_randomness():
-            readings.append(read_batch(workload, dataset, few_indices(len(dataset)), role))
-    for first, second in zip(*readings, strict=True):
-        yield tuple(first.shape), first.dtype
-        if torch.equal(first, second):
-            yield hashlib.sha256(first.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def _sources(workload: Workload, job: Job, network: nn.Module) -> Iterator[tuple[str, bytes]]:

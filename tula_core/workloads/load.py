@@ -10,18 +10,21 @@ from torch import nn
 
 from tula_core.errors import InputError, nearest
 from tula_core.job import Job, Recipe, Target
+from tula_core.seeding import derive_seed
 from tula_core.workloads.builtin import WORKLOADS
 from tula_core.workloads.imports import call, import_object, is_import_path
 from tula_core.workloads.measures import LOSSES, METRICS
 from tula_core.workloads.named import named_workload
+from tula_core.workloads.randomness import fixed_randomness
 from tula_core.workloads.types import Loss, Metric, Workload
 
 
 def load_workload(job: Job, *, search_path: Sequence[str] = ()) -> Workload:
     """Return the workload a job names; no data is read yet.
 
-    ``samples`` gives the length of a training set that has none; a training set that has one is cut to the first
-    ``samples`` of a permutation that depends on the job's seed. ``loss`` and ``metric`` go before the workload's own.
+    The user's code runs with generators seeded by the job's seed. ``samples`` gives the length of a training set that
+    has none; a training set that has one is cut to the first ``samples`` of a permutation that depends on the job's
+    seed. ``loss`` and ``metric`` go before the workload's own.
 
     Parameters
     ----------
@@ -36,14 +39,16 @@ def load_workload(job: Job, *, search_path: Sequence[str] = ()) -> Workload:
     InputError
         A name is unknown, an import fails, a field of the result is wrong, or the target does not fit the metric.
     """
-    workload = _named(job, search_path)
-    changes: dict[str, Any] = {}
-    if job.loss is not None:
-        changes["loss"] = _loss(job.loss, search_path)
-    if job.metric is not None:
-        changes["metric"] = _metric(job.metric, search_path)
-        if workload.target is not None and workload.target.metric != changes["metric"].name:
-            changes["target"] = None
+    # The user's module may split or shuffle its data while it is imported or called: alike in every process.
+    with fixed_randomness(derive_seed(job.seed, "workload")):
+        workload = _named(job, search_path)
+        changes: dict[str, Any] = {"data_seed": job.seed}
+        if job.loss is not None:
+            changes["loss"] = _loss(job.loss, search_path)
+        if job.metric is not None:
+            changes["metric"] = _metric(job.metric, search_path)
+            if workload.target is not None and workload.target.metric != changes["metric"].name:
+                changes["target"] = None
     if job.samples is not None:
         changes |= {"samples": job.samples, "sample_seed": job.seed}
     workload = dataclasses.replace(workload, **changes)

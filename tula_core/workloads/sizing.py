@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from tula_core.errors import InputError
 from tula_core.seeding import derive_seed
 
 _FAR_BEYOND = 10**9
+_MOST_ITEMS, _MOST_BYTES = 50_000, 2**30  # to read of a stream that may have no end
 
 
 class StreamDataset(Dataset[Any]):
@@ -110,10 +112,13 @@ def length_of(dataset: Any) -> int | None:
 
 
 def length_note(dataset: Any, role: str) -> str | None:
-    """Return a sentence for a data set that has an item beyond its length, None for any other.
+    """Return a sentence for a data set that was cut or has an item beyond its length, None for any other.
 
     One that makes an item for any number, however large, has no more items than it says.
     """
+    cut = getattr(dataset, "cut", None)
+    if cut is not None:
+        return str(cut)
     length = len(dataset)
     if not _has_item(dataset, length) or _has_item(dataset, length + _FAR_BEYOND):
         return None
@@ -136,16 +141,17 @@ def as_sized(dataset: Any, samples: int | None, *, role: str, seed: int = 0) -> 
     dataset
         Map-style or a stream, with a length or without.
     samples
-        A sized training set is cut to the first ``samples`` of a permutation by ``seed``; an evaluation set that has
-        a length is left whole. Without a length it is the length, of a stream the number of items that are read.
+        A sized training set is cut to the first ``samples`` of a permutation by ``seed``; without a length it is the
+        length, of a stream the number of items that are read. An evaluation set is left whole, whatever its length;
+        only one without an end in sight is cut to ``samples``, which `length_note` says.
     role
         ``train_data`` or ``eval_data``, for messages.
 
     Raises
     ------
     InputError
-        No length and no ``samples``, ``samples`` larger than the data set, a stream longer than it states, or a
-        loader, whose batches have a size of their own.
+        No length (for evaluation no end) and no ``samples``, ``samples`` larger than the data set, a stream longer than
+        it states, or a loader, whose batches have a size of their own.
     """
     if isinstance(dataset, DataLoader):
         raise InputError(
@@ -154,7 +160,7 @@ def as_sized(dataset: Any, samples: int | None, *, role: str, seed: int = 0) -> 
         )
     length = length_of(dataset)
     training = role == "train_data"
-    if length is None and samples is None:
+    if length is None and samples is None and training:
         raise InputError(
             f"samples: {role} ({type(dataset).__name__}) has no length. "
             "Set samples to the number of items, or give a map-style data set with __len__."
@@ -166,8 +172,7 @@ def as_sized(dataset: Any, samples: int | None, *, role: str, seed: int = 0) -> 
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         return _from_stream(dataset, length, samples, role=role)
     if length is None:
-        assert samples is not None
-        return part_of(dataset, range(samples))
+        return part_of(dataset, range(samples)) if training and samples is not None else _to_its_end(dataset, samples)
     if training and samples is not None and samples < length:
         return part_of(dataset, permutation(length, seed, "samples")[:samples])
     return dataset  # type: ignore[no-any-return]
@@ -178,13 +183,64 @@ def _from_stream(stream: Any, length: int | None, samples: int | None, *, role: 
         raise InputError(
             f"{role}: {type(stream).__name__} has neither __getitem__ nor __iter__. Give a torch.utils.data.Dataset."
         )
-    if samples is not None and (role == "train_data" or length is None):
-        return StreamDataset(stream, samples, role=role, exact=role == "train_data")
+    if length is None and role != "train_data":
+        return _read_to_its_end(stream, samples)
+    if samples is not None and role == "train_data":
+        return StreamDataset(stream, samples, role=role)
     assert length is not None
     opened = StreamDataset(stream, length + 1, role=role, exact=False)
     if len(opened) != length:
         found = "more" if len(opened) > length else str(len(opened))
         raise InputError(
-            f"{role}: its length says {length}, but it yields {found} items. Mend __len__, or set samples."
+            f"{role}: its length says {length}, but it yields {found} items. Mend __len__"
+            + (", or set samples." if role == "train_data" else ".")
         )
     return opened
+
+
+def _read_to_its_end(stream: Any, samples: int | None) -> Dataset[Any]:
+    """Return all of an evaluation stream: a part of it, as of one sorted by class, would be another task."""
+    items: list[Any] = []
+    read_bytes = 0
+    for item in stream:
+        if len(items) >= _MOST_ITEMS or (read_bytes > _MOST_BYTES and len(items) >= (samples or 1)):
+            return _cut(StreamDataset(items, _few(samples, len(items)), role="eval_data"), len(items))
+        items.append(item)
+        read_bytes += _bytes_of(item)
+    whole = StreamDataset(items, len(items), role="eval_data")
+    if hasattr(stream, "classes"):
+        whole.classes = stream.classes
+    return whole
+
+
+def _to_its_end(dataset: Any, samples: int | None) -> Dataset[Any]:
+    """Return an evaluation set of items without a length up to its last one."""
+    if _has_item(dataset, _FAR_BEYOND):
+        return _cut(part_of(dataset, range(_few(samples, 0))), _FAR_BEYOND)
+    beyond = 1
+    while _has_item(dataset, beyond):
+        beyond *= 2
+    return part_of(dataset, range(bisect.bisect_left(range(beyond), True, key=lambda at: not _has_item(dataset, at))))
+
+
+def _few(samples: int | None, read: int) -> int:
+    if samples is None:
+        raise InputError(
+            f"eval_data: it has no length, and no end within {read or _FAR_BEYOND:,} items. Give it a __len__, or set "
+            "samples to evaluate as many."
+        )
+    return min(samples, read) if read else samples
+
+
+def _cut(dataset: Any, beyond: int) -> Dataset[Any]:
+    dataset.cut = (
+        f"eval_data has no length and no end within {beyond:,} items: only the first {len(dataset):,} are evaluated. "
+        "Give it a __len__ to evaluate as many as it says."
+    )
+    return dataset  # type: ignore[no-any-return]
+
+
+def _bytes_of(item: Any) -> int:
+    if isinstance(item, tuple | list):
+        return sum(_bytes_of(part) for part in item)
+    return int(getattr(item, "nbytes", 0))

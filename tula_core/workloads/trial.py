@@ -1,10 +1,8 @@
-"""Looking at a workload without leaving a trace: random states restored, a few samples, the whole label set."""
+"""Looking at a workload: a few samples, and the whole label set."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,21 +13,6 @@ from torch.utils.data import default_collate
 from tula_core.errors import InputError
 from tula_core.workloads.imports import blame
 from tula_core.workloads.types import Workload
-
-
-@contextmanager
-def fixed_randomness(seed: int = 0) -> Iterator[None]:
-    """Seed the generators of torch, numpy and Python, and give them back their states in the end."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    try:
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.default_generator.manual_seed(seed)
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
 
 
 def few_indices(length: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from tula_core.job import Recipe, Target
+from tula_core.seeding import derive_seed
+from tula_core.workloads.randomness import fixed_randomness
 from tula_core.workloads.sizing import as_sized
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -69,6 +72,8 @@ class Workload:
         Number of training samples: the length where the data set has none, else the size to cut it to.
     sample_seed
         Chooses which samples a cut keeps.
+    data_seed
+        Seeds the generators of Python, numpy and torch while a data set is opened; a loaded job gives its own seed.
     collate
         Makes a batch of a list of items; None for PyTorch's default.
     notes
@@ -85,6 +90,7 @@ class Workload:
     target: Target | None = None
     samples: int | None = None
     sample_seed: int = 0
+    data_seed: int = 0
     collate: Collate | None = None
     notes: tuple[str, ...] = ()
     _opened: dict[str, Dataset[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -98,14 +104,15 @@ class Workload:
             It has no length and ``samples`` is not given, or fewer items than ``samples``, or it cannot be opened.
         """
         if "train" not in self._opened:
-            opened = _open(self.train_data)
-            self._opened["train"] = as_sized(opened, self.samples, role="train_data", seed=self.sample_seed)
+            with self._same_randomness():
+                opened = _open(self.train_data)
+                self._opened["train"] = as_sized(opened, self.samples, role="train_data", seed=self.sample_seed)
         return self._opened["train"]
 
     def eval_set(self) -> Dataset[Any]:
         """Return the evaluation set, opened once; it has a length and takes any index.
 
-        A stream is read to its end, or to ``samples`` items where that comes first.
+        A stream without a length is read to its end, however many training ``samples`` there are.
 
         Raises
         ------
@@ -113,8 +120,16 @@ class Workload:
             It has neither a length nor an end that is known, or cannot be opened.
         """
         if "eval" not in self._opened:
-            self._opened["eval"] = as_sized(_open(self.eval_data), self.samples, role="eval_data")
+            with self._same_randomness():
+                self._opened["eval"] = as_sized(_open(self.eval_data), self.samples, role="eval_data")
         return self._opened["eval"]
+
+    def _same_randomness(self) -> AbstractContextManager[None]:
+        """Return the context for opening data: every process and attempt has to open the same, in the same order.
+
+        Training and evaluation data get one seed, for each may be a part of one random split.
+        """
+        return fixed_randomness(derive_seed(self.data_seed, "data"))
 
 
 def _open(data: Data) -> Dataset[Any]:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from tula_core.errors import InputError
 from tula_core.workloads.imports import blame
 from tula_core.workloads.measures import cross_entropy
+from tula_core.workloads.randomness import fixed_randomness
 from tula_core.workloads.sizing import length_of
-from tula_core.workloads.trial import all_targets, few_indices, fixed_randomness, read_batch
+from tula_core.workloads.trial import all_targets, few_indices, read_batch
 from tula_core.workloads.types import Workload
 
 

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tula_core.workloads.trial import all_targets, few_indices, fixed_randomness, read_batch
+from tula_core.workloads.randomness import fixed_randomness
+from tula_core.workloads.trial import all_targets, few_indices, read_batch
 from tula_core.workloads.types import Loss, Workload
 
 _SMALLEST = 1e-30  # in place of a weight of zero: the sum is zero too, and 0/0 would be no number

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tula_core.models.learning.rate_range import find_rate, gains, optimum, scatter
+from tula_core.models.learning.rate_range import RateRange, find_rate, for_longer_runs, gains, optimum, scatter
 from tula_core.models.learning.rate_search import HIGHEST, LOWEST, Trials, next_place, rate_at
 
 NAN = math.nan
@@ -180,6 +180,19 @@ def test_a_search_ends_where_nothing_helps():
 def test_a_search_does_not_begin_where_the_untrained_network_has_no_loss():
     found, count = searched(lambda rate, seed: 1.0, initial=NAN)
     assert "not finite" in found.refused and count <= 4
+
+
+def test_longer_runs_have_a_lower_rate_and_a_wider_interval():
+    short = RateRange(rate=0.1, low=0.05, high=0.2)
+    assert for_longer_runs(short, 1.0) == short
+    rates = [for_longer_runs(short, times) for times in (1.0, 4.0, 64.0, 1000.0)]
+    assert [found.rate for found in rates] == sorted((found.rate for found in rates), reverse=True)
+    widths = [found.high / found.low for found in rates]
+    assert widths == sorted(widths)
+    assert rates[2].rate == pytest.approx(0.05)  # the sixth root of 64 is two
+    assert all(found.low < found.rate < found.high for found in rates)
+    refused = RateRange(rate=None, low=None, high=None, refused="why")
+    assert for_longer_runs(refused, 10.0) == refused
 
 
 @settings(max_examples=60, deadline=None)

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tula_core.engine.power.sources import Covers, EnergySource, Tally
-from tula_core.records.power import MOST_DISAGREEMENT
+from tula_core.records.power import MOST_DISAGREEMENT, STILL_SHARE
 
+_STILL_S = 1.0  # counters are updated every 20 to 100 ms
 PERIOD_S = 0.1
 """Power is sampled ten times a second, and counters are read before they can start again from zero twice."""
 
@@ -38,14 +39,29 @@ class Energy:
     @property
     def disagreement(self) -> str | None:
         """What to say where counter and samples differ by more than 10 %, None where they agree or one is missing."""
-        if not self.counter_j or self.integrated_j is None:
+        counter_j, integrated_j = self.counter_j, self.integrated_j
+        if counter_j is None or integrated_j is None:
             return None
-        if abs(self.integrated_j / self.counter_j - 1) <= MOST_DISAGREEMENT:
+        if abs(integrated_j - counter_j) <= MOST_DISAGREEMENT * counter_j:
             return None
+        if not counter_j and self.seconds < _STILL_S:
+            return None  # counters are updated now and then
+        still = stands_still(counter_j, integrated_j, self.seconds)
         return (
-            f"two power meters disagree: the energy counter says {self.counter_j:.0f} J in {self.seconds:.0f} s, "
-            f"samples of power say {self.integrated_j:.0f} J; the counter is used"
+            f"two power meters disagree: the energy counter says {counter_j:.0f} J in {self.seconds:.0f} s, "
+            f"samples of power say {integrated_j:.0f} J; "
+            + ("the counter stands still and the samples are used" if still else "the counter is used")
         )
+
+
+def stands_still(counter_j: float, integrated_j: float | None, seconds: float) -> bool:
+    """Return whether a counter hardly moved over a window in which samples of power saw energy flow.
+
+    Without samples it stands still where it did not move at all: a machine that is on always draws something.
+    """
+    if seconds < _STILL_S:
+        return False
+    return counter_j <= 0 if integrated_j is None else counter_j < STILL_SHARE * integrated_j
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,10 +116,12 @@ class PowerMeter:
             for one, other in zip(begin.joules, end.joules, strict=True)
         ]
         seconds = end.at_s - begin.at_s
-        parts = [self._best(covers, gained) for covers in dict.fromkeys(t.source.covers for t in self._tallies)]
+        parts = [
+            self._best(covers, gained, seconds) for covers in dict.fromkeys(t.source.covers for t in self._tallies)
+        ]
         known = [part for part in parts if part is not None]
         whole = bool(parts) and len(known) == len(parts)
-        accelerators = self._best("accelerators", gained)
+        accelerators = self._best("accelerators", gained, seconds)
         return Energy(
             seconds=seconds,
             total_j=sum(joules for joules, _ in known) if whole else None,
@@ -113,17 +131,23 @@ class PowerMeter:
             integrated_j=self._of("power", gained),
         )
 
-    def _best(self, covers: Covers, gained: Sequence[float | None]) -> tuple[float, str] | None:
-        """Return joules and name of the best source of one part: a counter before samples of power."""
-        for kind in ("counter", "power"):
-            for tally, joules in zip(self._tallies, gained, strict=True):
-                if tally.source.covers == covers and tally.source.kind == kind and joules is not None:
-                    return joules, tally.source.name
-        return None
+    def _best(self, covers: Covers, gained: Sequence[float | None], seconds: float) -> tuple[float, str] | None:
+        """Return joules and name of the best source of one part: a counter that moves before samples of power."""
+        counter, samples = self._read("counter", covers, gained), self._read("power", covers, gained)
+        if counter is None or stands_still(counter[0], None if samples is None else samples[0], seconds):
+            return samples
+        return counter
 
     def _of(self, kind: str, gained: Sequence[float | None]) -> float | None:
-        sources = zip(self._tallies, gained, strict=True)
-        return next((j for t, j in sources if t.source.covers == "accelerators" and t.source.kind == kind), None)
+        read = self._read(kind, "accelerators", gained)
+        return None if read is None else read[0]
+
+    def _read(self, kind: str, covers: Covers, gained: Sequence[float | None]) -> tuple[float, str] | None:
+        """Return joules and name of the first source of a kind that could be read."""
+        for tally, joules in zip(self._tallies, gained, strict=True):
+            if tally.source.covers == covers and tally.source.kind == kind and joules is not None:
+                return joules, tally.source.name
+        return None
 
     def _poll(self, period_s: float) -> None:
         while not self._ended.wait(period_s):

@@ -62,7 +62,10 @@ class Nvml:
         return value.value * _MILLI
 
     def _call(self, function: str, *arguments: Any) -> None:
-        code = getattr(self._library, function)(*arguments)
+        try:
+            code = getattr(self._library, function)(*arguments)
+        except AttributeError:  # of a driver older than the function
+            raise NvmlError(f"this NVML has no {function}") from None
         if code:
             raise NvmlError(f"{function} answered {code}")
 

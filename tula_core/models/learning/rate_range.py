@@ -21,6 +21,7 @@ MOST_RATIO = 10.0  # of the interval's ends; wider, and the test has found nothi
 _NEAR = 0.5  # of the best gain: rates with less do not say how sure the best is
 _STEEPEST = 3.0  # of a rise against the one on the other side
 _SMALLEST = 1e-6  # loss that is told apart, of the untrained network's
+MOST_EXPONENT = 1 / 3  # of the length of a run, by which its best rate falls
 _LEAST_GAIN = 0.02  # of the initial loss, or its natural logarithm
 TAIL = 0.05  # of the 90 % interval
 _MOST_BEYOND = 0.25  # chance that the best is at an end of what was tried
@@ -143,6 +144,21 @@ def find_rate(rates: Sequence[float], losses: Sequence[Sequence[float]], initial
             "Give probe.seconds more, so that runs are longer"
         )
     return RateRange(rate=float(np.exp(best)), low=low, high=high)
+
+
+def for_longer_runs(found: RateRange, times: float) -> RateRange:
+    """Return what was found in short runs, for runs ``times`` as long whose schedule is as much longer.
+
+    The law is that of Bjorck et al. 2024, arXiv 2409.19913: the best rate is B D^-beta in the samples D of a run. Its
+    exponent is empirical: reports go from none to about a third, so it is taken as even between the two, as an error
+    that is independent of the test's own. A refusal stays one.
+    """
+    if found.rate is None or found.low is None or found.high is None or times <= 1:
+        return found
+    rate = found.rate * times ** (-MOST_EXPONENT / 2)
+    wide = (0.5 - TAIL) * MOST_EXPONENT * np.log(times)
+    below, above = np.hypot(np.log(found.rate / found.low), wide), np.hypot(np.log(found.high / found.rate), wide)
+    return RateRange(rate=rate, low=float(rate * np.exp(-below)), high=float(rate * np.exp(above)))
 
 
 def _refused(why: str) -> RateRange:
