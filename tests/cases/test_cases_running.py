@@ -10,12 +10,16 @@ import pytest
 from train_helpers import hand_made_plan
 
 from tula_core.engine.launch import LaunchResult, WorkerTask
+from tula_core.job import Recipe
+from tula_core.mitigations.compose import Methods
+from tula_core.mitigations.rates.plan import LearningRate
 from tula_core.progress import Event
 from tula_core.records import Interval
 from tula_core.records.candidate import UNKNOWN
 from tula_core.training import run as run_module
 from tula_core.training.drift import DriftAlarm, beside_steps_s
 from tula_core.training.eta import Remaining
+from tula_core.training.rate import RunRate
 from tula_core.training.run import Attempt, run_attempt
 
 SAMPLES = 203  # of the tiny workload
@@ -133,8 +137,8 @@ def test_p60_slow_steps_count_in_the_time_left_with_all_their_seconds() -> None:
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     """The events of a run of three epochs whose steps take 0.9 s, then 2.5 s; the plan's interval is 0.5 to 2 s."""
-    samples, events = 0, [{"kind": "ready", **dict.fromkeys(("peak_learning_rate", "factor"), 0.1)}]
-    events[0] |= {"warmup_samples": 0, "device": "cpu"}
+    rate = RunRate(LearningRate.plan(Recipe(), 48, (), 1000), Methods(), ()).facts()
+    samples, events = 0, [{"kind": "ready", "peak_learning_rate": 0.1, "rate": rate, "device": "cpu"}]
     for epoch, step_s in enumerate((0.9, 2.5, 2.5), start=1):
         for _ in range(4):
             samples += 48

@@ -117,7 +117,7 @@ def test_a_fixed_batch_keeps_its_rate_on_any_number_of_workers(workers: int) -> 
 def test_real_workers_leave_the_rate_of_a_fixed_batch_alone(runs: Runs) -> None:
     """The same of real runs, by what they said as they began."""
     begun = [said(runs, ranks, "same batch", "ready")[0] for ranks in (1, 2, 3)]
-    assert {(event["peak_learning_rate"], event["factor"]) for event in begun} == {(0.2, 2.0)}
+    assert {(event["peak_learning_rate"], event["rate"]["factor"]) for event in begun} == {(0.2, 2.0)}
 
 
 # P24

@@ -34,7 +34,7 @@ class Methods:
         self.alone = [m for m in every if m.steps_alone]
         self.perturbing = [m for m in every if m.second_pass]
         self._timing = [m for m in every if overrides(m, "clock")]
-        self._rating = [m for m in every if overrides(m, "rate")]
+        self._rating = sorted((m for m in every if overrides(m, "rate")), key=lambda m: not m.sets_rate)
         self._observing = [m for m in every if m.needs_moments]
         # The weights are brought together before another method looks at them.
         self._following = sorted((m for m in every if overrides(m, "after_step")), key=lambda m: not m.steps_alone)
@@ -104,6 +104,18 @@ class Methods:
         for method in self._rating:
             planned = method.rate(planned, samples_seen)
         return planned
+
+    def peaks(self, planned: float) -> tuple[float, float, tuple[str, ...]]:
+        """Return between which rates the highest of the run will be, and the names of the methods that say so."""
+        least = most = planned
+        named = {id(method): name for name, method in self.named}
+        changing = []
+        for method in self._rating:
+            found = method.peaks(least, most)
+            if found != (least, most):
+                changing.append(named[id(method)])
+            least, most = found
+        return least, most, tuple(changing)
 
     def augment(self, inputs: Any, first: int, copy: int) -> Any:
         """Return one copy of a micro-batch's inputs as all methods want it."""

@@ -104,6 +104,8 @@ class Method:
     """Whether the gradient is taken again after `perturb`."""
     steps_alone: ClassVar[bool] = False
     """Whether each process makes updates of its own within a step, which `after_step` brings together."""
+    sets_rate: ClassVar[bool] = False
+    """Whether `rate` takes no heed of the planned rate; it is then asked before those that change the rate."""
     own_state: ClassVar[bool] = False
     """Whether each process has a state of its own; then a checkpoint holds all of them."""
 
@@ -155,8 +157,15 @@ class Method:
         return samples_seen
 
     def rate(self, planned: float, samples_seen: int) -> float:
-        """Return the learning rate of the next step, given the planned one."""
+        """Return the learning rate of the next step, given the planned one.
+
+        Neither counts the reductions after a divergence: the loop lowers what all methods have made of the rate.
+        """
         return planned
+
+    def peaks(self, least: float, most: float) -> tuple[float, float]:
+        """Return between which rates the highest of the run will be, given those of the plan; alike where known."""
+        return least, most
 
     @property
     def copies(self) -> int:

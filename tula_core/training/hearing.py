@@ -15,6 +15,7 @@ from tula_core.training.drift import DriftAlarm, beside_steps_s
 from tula_core.training.eta import Remaining
 from tula_core.training.fallback.words import cause_words, change_words, effect_words
 from tula_core.training.metering import meters_fault
+from tula_core.training.rate import rate_words
 from tula_core.training.relaunch import World, worlds_left, worlds_of
 
 PointHandler = Callable[[int, Mapping[str, float]], None]
@@ -113,22 +114,15 @@ class Hearing:
         self._say_rate(event)
 
     def _say_rate(self, event: Mapping[str, Any]) -> None:
-        recipe, candidate = self.attempt.plan.job.recipe, self.row.candidate
-        rules = [name for name in candidate.mitigation if name.endswith("-lr")]
-        rule = f"{rules[0].removesuffix('-lr')} rule, factor {event['factor']:.3g}" if rules else "not scaled"
-        warm = event["warmup_samples"]
-        self._say(
-            f"global batch {candidate.global_batch}: learning rate {recipe.learning_rate:.4g} at batch "
-            f"{recipe.batch_size} -> {self.peak_learning_rate:.4g} "
-            f"({rule}{f', warm-up over {warm:,} samples' if warm else ''})",
-            level="info",
-        )
+        words = rate_words(event["rate"], self.attempt.plan.job.recipe, self.row.candidate.global_batch)
+        self._say(words, level="info")
 
     def _on_other_data(self, event: Mapping[str, Any]) -> None:
         if not self.relaunched:
             self._say(event["message"], level="warning")
 
     def _on_progress(self, event: Mapping[str, Any]) -> None:
+        self.peak_learning_rate = event.get("peak_learning_rate", self.peak_learning_rate)
         trained_s = (event["samples"] - self.samples) / max(event["images_per_s"], 1e-9)
         self.drift.add(trained_s, event["steps"] - self.steps)
         self.samples, self.steps = event["samples"], event["steps"]

@@ -21,6 +21,7 @@ class Progress:
     batch: int | None = None  # global batch that a method has chosen
     measured_steps: int = 0
     curve: list[dict[str, Any]] = field(default_factory=list)
+    highest_rate: float = 0.0  # of any step since the last reduction or change of methods, unreduced
     method: int = 0  # how often the methods were changed
     stages: list[dict[str, int]] = field(default_factory=list)  # the layouts that trained, as fields of `Stage`
     good_samples: int = 0  # of the checkpoint that a change of method would go on from
@@ -35,3 +36,4 @@ class Progress:
     def begin_methods(self, number: int) -> None:
         """Let go what belongs to the methods before: others take over."""
         self.method, self.reductions, self.batch, self.measured_steps = number, 0, None, 0
+        self.highest_rate = 0.0

@@ -34,6 +34,7 @@ from tula_core.training.decisions import FILE_NAME, DecisionLog
 from tula_core.training.fallback.watch import Watch, drop_good, fall_report, keep_good, plain_number
 from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict
 from tula_core.training.metering import check_power_limit
+from tula_core.training.rate import RunRate
 from tula_core.training.same_data import require_same_data
 from tula_core.training.setting import setting_of
 from tula_core.training.sole_writer import sole_writer
@@ -68,7 +69,8 @@ class Run:
         self.plan = self._layout_plan(names, payload.get("stages"))
         self.layout = self.plan.at(0)
         self.stream = self._stream(self.layout)
-        self.rate = LearningRate.plan(recipe, setting.global_batch, names, self.total_samples, options)
+        planned = LearningRate.plan(recipe, setting.global_batch, names, self.total_samples, options)
+        self.rate = RunRate(planned, self.methods, names)
         self.step_seed = derive_seed(self.job.seed, "step")
         self.common_seed = derive_seed(self.job.seed, "common step")
         self.checkpoint = Path(payload["checkpoint"])
@@ -91,7 +93,7 @@ class Run:
         self.limit_warning = check_power_limit(context, payload.get("power_limit_w"))
         self.meter = RunMeter(context)
         self._metered_from = self.meter.mark()
-        self._step_rate = self.rate.peak
+        self._step_rate = planned.peak
         self._attempt_began = self._step_began = time.perf_counter()
 
     def _layout_plan(self, names: Sequence[str], stages: Sequence[Mapping[str, Any]] | None) -> LayoutPlan:
@@ -130,9 +132,8 @@ class Run:
         reset_peak(self.context.device)
         self.context.emit(
             "ready",
-            peak_learning_rate=self.rate.peak,
-            factor=self.rate.factor,
-            warmup_samples=self.rate.warmup_samples,
+            peak_learning_rate=self.rate.peak(self.progress),
+            rate=self.rate.facts(),
             steps_per_epoch=self.stream.steps_per_epoch,
             device=self.context.device.type,
             hardware=inspect_hardware(self.job.cluster).fingerprint,
@@ -171,7 +172,7 @@ class Run:
         return {
             **asdict(self.progress),
             "given_up": self.given_up,
-            "learning_rate": self.rate.peak,
+            "learning_rate": self.rate.peak(self.progress),
             "step_time_s": self.times.mean_s,
             "energy": self._energy(),
             "memory_bytes": int(self.context.all_reduce_max([float(peak_bytes(self.context.device))])[0]),
@@ -213,11 +214,9 @@ class Run:
         if self.context.device.type == "cuda":
             torch.cuda.manual_seed(seed)
         position = step.samples_before - self.progress.skipped_samples
+        self._step_rate = self.rate.at(position, self.progress)
         seeds = NO_SEEDS
-        if not self.methods.named:
-            self._step_rate = self.rate.at(position)
-        else:
-            self._step_rate = self.methods.rate(self.rate.at(self.methods.clock(position)), position)
+        if self.methods.named:
             seeds = StepSeeds(own=seed, common=fold(self.common_seed, step.samples_before))
         moments = self.moments.next(step) if self.moments is not None else None
         losses, updated = run_step(self.trainee, step, self._step_rate, seeds=seeds, moments=moments)
@@ -275,6 +274,7 @@ class Run:
             epoch=self.progress.samples / self.samples,
             loss=verdict.loss,
             learning_rate=self._step_rate,
+            peak_learning_rate=self.rate.peak(self.progress),
             images_per_s=verdict.samples_per_s,
             elapsed_s=self.progress.elapsed_s,
             energy=self._energy(),
@@ -337,7 +337,7 @@ class Run:
 
     def _reduce(self, verdict: Verdict) -> None:
         """Go back to the last checkpoint with a lower rate, and say so."""
-        diverged_at, old = self.progress.samples, self.rate.peak
+        diverged_at, old = self.progress.samples, self.rate.peak(self.progress)
         reductions = self.progress.reductions + 1
         if reductions > self.watch.most_reductions and not self.watch.gives_up:
             raise DivergedError(
@@ -353,9 +353,8 @@ class Run:
                 "rate": old,
             }
             return
-        while self.progress.reductions < reductions:
-            self.progress.reductions += 1
-            self.rate = self.rate.reduced(REDUCTION)
+        self.progress.reductions, self.progress.highest_rate = reductions, 0.0
+        self.rate.reduce(self.progress.reductions)
         self._save()  # a resumed run must not try the higher rate again
         self.context.emit(
             "diverged",
@@ -363,7 +362,7 @@ class Run:
             samples=diverged_at,
             back_to_samples=self.progress.samples,
             old_learning_rate=old,
-            new_learning_rate=self.rate.peak,
+            new_learning_rate=old * REDUCTION,
         )
 
     def _go_back(self) -> None:
@@ -371,7 +370,7 @@ class Run:
         self.decisions.cut(self.progress.samples)
         if self.moments is not None:
             self.moments.restore(self.progress.measured_steps)
-        self.rate = self.rate.reduced(REDUCTION**self.progress.reductions / self.rate.reduction)
+        self.rate.reduce(self.progress.reductions)
 
     def _save(self) -> None:
         if self.given_up is not None and not self.methods.at_rest:

@@ -30,7 +30,15 @@ class Growth(Method):
 
     def rate(self, planned: float, samples_seen: int) -> float:
         """Return the planned rate times what the first batch is of the reference batch, where that is more."""
-        return planned * max(1.0, min(self.setting.options["start"], self.setting.scale))
+        return planned * self._factor
+
+    def peaks(self, least: float, most: float) -> tuple[float, float]:
+        """Return both times what the rate is multiplied by."""
+        return least * self._factor, most * self._factor
+
+    @property
+    def _factor(self) -> float:
+        return max(1.0, min(self.setting.options["start"], self.setting.scale))
 
 
 def seesaw_stages(setting: Setting) -> list[BatchStage]:

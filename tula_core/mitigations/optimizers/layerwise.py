@@ -49,6 +49,11 @@ class Lars(Method):
         """Return the planned rate times the method's factor."""
         return planned * self.setting.options["rate_factor"]
 
+    def peaks(self, least: float, most: float) -> tuple[float, float]:
+        """Return both times the method's factor."""
+        factor = self.setting.options["rate_factor"]
+        return least * factor, most * factor
+
 
 class Lamb(Method):
     """Adam with a trust ratio for each layer."""
@@ -72,3 +77,8 @@ class Lamb(Method):
     def rate(self, planned: float, samples_seen: int) -> float:
         """Return the planned rate times the method's factor."""
         return planned * self.setting.options["rate_factor"]
+
+    def peaks(self, least: float, most: float) -> tuple[float, float]:
+        """Return both times the method's factor."""
+        factor = self.setting.options["rate_factor"]
+        return least * factor, most * factor

@@ -57,6 +57,11 @@ class ScheduleFree(Method):
         )
         return planned * options["rate_factor"] * rising
 
+    def peaks(self, least: float, most: float) -> tuple[float, float]:
+        """Return both times the method's factor."""
+        factor = self.setting.options["rate_factor"]
+        return least * factor, most * factor
+
     @contextlib.contextmanager
     def evaluating(self, network: nn.Module, batches: Batches) -> Iterator[None]:
         """Put the average in the place of the weights, with statistics of its own, and back."""

@@ -67,6 +67,11 @@ class AdaScale(Method):
         """Return the planned rate times the gain."""
         return planned * self._gain
 
+    def peaks(self, least: float, most: float) -> tuple[float, float]:
+        """Return the rates of the least and the largest gain."""
+        scale = self.setting.scale
+        return least * min(1.0, scale), most * max(1.0, scale)
+
     def observe(self, moments: GradientMoments) -> None:
         """Take the moments of a step into their means."""
         weight = moments.global_samples / self.setting.recipe.batch_size

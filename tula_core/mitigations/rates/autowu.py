@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,8 @@ def _draws(mean: Array, covariance: Array, seed: int) -> Array:
 class AutoWU(Method):
     """Sets the whole rate: exponential warm-up, then a cosine from the rate that the loss was lowest at."""
 
+    sets_rate: ClassVar[bool] = True
+
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._samples: list[float] = []
@@ -104,6 +106,10 @@ class AutoWU(Method):
             done = (samples_seen - self._switched_at) / max(total - self._switched_at, 1.0)
             self._rate = self._peak * 0.5 * (1.0 + math.cos(math.pi * min(done, 1.0)))
         return self._rate
+
+    def peaks(self, least: float, most: float) -> tuple[float, float]:
+        """Return the first rate of the warm-up and the last."""
+        return self.setting.options["lowest"], self.setting.options["highest"]
 
     def heard(self, loss: float, samples_seen: int) -> None:
         """Keep the loss, and once an epoch look whether it has passed its minimum."""
@@ -150,9 +156,10 @@ class AutoWU(Method):
         self._switched_at, self._peak = state["switched_at"], state["peak"]
 
     def decided(self) -> dict[str, float]:
-        """Return the rate, and the samples at which the warm-up ended once it has."""
-        ended = {} if self._switched_at is None else {"switched_at": self._switched_at, "peak": self._peak}
-        return {"rate": self._rate, **ended}
+        """Return whether the rate still rises, then the samples at which that ended and the peak, yet unreduced."""
+        if self._switched_at is None:
+            return {"rising": 1.0}
+        return {"rising": 0.0, "switched_at": self._switched_at, "peak_before_reductions": self._peak}
 
 
 def _floats(values: Sequence[float]) -> list[float]:

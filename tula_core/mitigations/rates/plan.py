@@ -17,7 +17,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tula_core.job import Recipe, Schedule
 from tula_core.models.learning.schedules import schedule_factor
@@ -26,6 +26,7 @@ WARMUP_SHARE = 0.1  # of the run's samples; Goyal et al. use 5 of 90 epochs, sho
 LEGW_SHARE = 0.01  # at the reference batch, where no warm-up is asked for; it grows with the batch
 LEGW_MOST = 0.15  # beyond that share of the run the warm-up would leave too little
 
+_RULES = ("linear-lr", "sqrt-lr", "legw", "saturating-lr")
 Options = Mapping[str, Mapping[str, float]]
 
 
@@ -54,6 +55,15 @@ def legw_warmup_share(share_at_reference: float, scale: float) -> float:
     You et al. 2019: warm-up epochs grow as the batch does, so that warm-up steps stay the same.
     """
     return min(share_at_reference * max(scale, 1.0), LEGW_MOST)
+
+
+def rate_rule(mitigation: Sequence[str]) -> str | None:
+    """Return the rule that the rate is scaled by, None where none is.
+
+    >>> rate_rule(("linear-lr", "lars")), rate_rule(("legw",)), rate_rule(("warmup",))
+    ('linear', 'legw', None)
+    """
+    return next((name.removesuffix("-lr") for name in mitigation if name in _RULES), None)
 
 
 def learning_rate_factor(
@@ -89,9 +99,7 @@ class LearningRate:
     reference
         The recipe's rate, at its batch size.
     factor
-        The rule's factor; ``reference * factor * reduction`` is the peak.
-    reduction
-        Product of the reductions after divergence, in (0, 1].
+        The rule's factor; ``reference * factor`` is the peak.
     warmup_samples, total_samples
         Length of the warm-up and of the whole schedule.
     """
@@ -101,7 +109,6 @@ class LearningRate:
     warmup_samples: int
     total_samples: int
     schedule: Schedule
-    reduction: float = 1.0
 
     @classmethod
     def plan(
@@ -126,11 +133,7 @@ class LearningRate:
     @property
     def peak(self) -> float:
         """The rate after the warm-up, before the schedule lowers it."""
-        return self.reference * self.factor * self.reduction
-
-    def reduced(self, by: float) -> LearningRate:
-        """Return the same schedule, ``by`` times as high."""
-        return replace(self, reduction=self.reduction * by)
+        return self.reference * self.factor
 
     def at(self, samples_seen: float) -> float:
         """Return the rate of the step that begins after ``samples_seen`` samples.
@@ -139,6 +142,6 @@ class LearningRate:
         """
         rate = self.peak
         if samples_seen < self.warmup_samples:
-            start = min(self.reference * self.reduction, rate)
+            start = min(self.reference, rate)
             rate = start + (rate - start) * samples_seen / self.warmup_samples
         return rate * float(schedule_factor(self.schedule, min(1.0, samples_seen / self.total_samples)))
