@@ -16,6 +16,7 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give each test a state folder of its own, and let worker processes import tests/support."""
     home = tmp_path / "tula-home"
     monkeypatch.setenv("TULA_HOME", str(home))
+    monkeypatch.setenv("TULA_LOCKS", str(home / "device locks"))  # a job on this machine is not to be waited for
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setenv(

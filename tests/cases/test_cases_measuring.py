@@ -260,6 +260,30 @@ def test_p55_a_step_faster_than_any_machine_is_spoken_of(step_time_s: float, sai
     assert ("is more than such a machine does" in " ".join(found)) is said
 
 
+@pytest.mark.parametrize("tflops", [0.02, {"fp32": 0.02}, None])
+def test_p55_an_impossible_time_is_not_used_as_measured(tflops: Any) -> None:
+    # Elsewhere: a step ten times faster than the card can be is chosen, and the run takes ten times as long.
+    job = make_job(cluster=Cluster(processes_per_node=1, device_tflops=tflops))
+    slow = [dataclasses.replace(make_step(local_batch=size), step_time_s=0.1) for size in (16, 32, 64, 128)]
+    seconds = 6.0 * 1_000_000 * 64 / 6e10  # three times the card's peak, and no more than other machines do
+    steps = (*slow[:2], dataclasses.replace(slow[2], step_time_s=seconds), slow[3])
+    profile = make_profile(facts=make_facts(parameters=1_000_000), steps=steps)
+    predictor = fit(profile, job)
+    [row] = predictor.forecast([Candidate(nodes=1, processes_per_node=1, local_batch=64)])
+    said = "1 of 4 timings are not used as measured" in " ".join(predictor.assumptions)
+    assert said is (tflops is not None) and row.measured is not said
+    assert row["step_time_s"].value is not None and (row["step_time_s"].value > 5 * seconds) is said
+
+
+def test_p55_where_every_time_is_impossible_nothing_counts_as_measured() -> None:
+    share = dataclasses.replace(make_step(local_batch=64), step_time_s=1e-7)
+    job = make_job(cluster=Cluster(processes_per_node=1, device_tflops=0.02))
+    predictor = fit(make_profile(facts=make_facts(parameters=1_000_000), steps=(share,)), job)
+    [row] = predictor.forecast([Candidate(nodes=1, processes_per_node=1, local_batch=64)])
+    assert not row.measured and row["step_time_s"].value >= 0.5 * 6e6 * 64 / 3e10  # type: ignore[operator]
+    assert "1 of 1 timings are not used" in " ".join(predictor.assumptions)
+
+
 def test_p56_a_dip_in_throughput_is_kept_and_not_chosen() -> None:
     # Elsewhere: a curve forced to rise with the batch size hides the size that is slow on this machine.
     rates = {16: 100.0, 32: 96.0, 64: 130.0}

@@ -232,7 +232,7 @@ hold()
 
 def test_p73_two_jobs_never_share_the_device_also_across_a_retry(tmp_path: Path) -> None:
     # Elsewhere: the slot's lease runs out while a retry waits, and two jobs are on one device.
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    environment = os.environ | {"TULA_LOCKS": str(tmp_path)}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     jobs = [
         subprocess.Popen(

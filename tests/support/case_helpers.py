@@ -25,6 +25,7 @@ def find_support(patch: pytest.MonkeyPatch, home: Path) -> None:
     patch.setattr(tempfile, "tempdir", str(home / "tmp"))
     patch.setenv("PYTHONPATH", str(SUPPORT))
     patch.setenv("TULA_HOME", str(home))
+    patch.setenv("TULA_LOCKS", str(home / "tmp"))
     patch.setenv("OMP_NUM_THREADS", "1")
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -317,3 +318,36 @@ class Frozen(nn.Module):
 
 def frozen_part() -> Workload:
     return workload(Frozen, samples=256, batch_size=32)
+
+
+UNITS, NETWORK_UNITS = 100, 30  # of a fake accelerator's memory: all, and those of a network with all it trains with
+
+
+class Stateful(Net):
+    """Every network that is alive takes thirty units of memory, and a training sample one."""
+
+    alive: ClassVar[weakref.WeakSet[nn.Module]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        super().__init__(log_pass)
+        self.alive.add(self)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        output = super().forward(inputs)
+        if "RANK" in os.environ and self.training and NETWORK_UNITS * len(self.alive) + len(inputs) > UNITS:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return output
+
+
+def stateful() -> Workload:
+    return workload(Stateful)
+
+
+def _pilots_run_out(network: Net, inputs: Tensor) -> None:
+    if network.training and any(parameter.abs().max() > 4 for parameter in network.parameters()):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def pilots_run_out() -> Workload:
+    """Memory runs out where the weights have moved far: in pilots alone, since a sweep's steps leave them alone."""
+    return workload(lambda: Net(_pilots_run_out), learning_rate=100.0)

@@ -24,7 +24,7 @@ from tula_core.engine.assemble import Trainee
 from tula_core.engine.batches import Step
 from tula_core.engine.data_parallel import data_parallel, settle_buckets
 from tula_core.engine.evaluate import preserved_random_states
-from tula_core.engine.noise_meter import gradients, squared_norm
+from tula_core.engine.noise_meter import gradients, squared_norm, sum_of_squares
 from tula_core.mitigations.method import GradientMoments
 from tula_core.mitigations.normalization.statistics import frozen_statistics
 
@@ -102,7 +102,7 @@ class StepMoments:
 
     def add_bucket(self, buffer: Tensor) -> None:
         """Add the squared norm of a local bucket."""
-        self._square += buffer.detach().double().square().sum()
+        self._square += sum_of_squares(buffer.detach())
 
     def before(self, inputs: Any, targets: Any, loss: Callable[[Any, Any], Tensor]) -> None:
         """Keep a micro-batch at hand, a part of which may be looked at again."""

@@ -24,6 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 from tula_core.engine.assemble import Trainee
 from tula_core.records import GradientNoise
 
+_PIECE = 2**18  # numbers; where sums are in float64 a whole layer would be copied to it, twice its own size
+
 
 def noise_estimates(group_square: float, mean_square: float, groups: int, group_samples: int) -> tuple[float, float]:
     """Return (G2, S), the unbiased estimates of ||G||^2 and tr(Sigma); see the module's equations.
@@ -90,7 +92,7 @@ class HookedNoise:
 
     def add_bucket(self, buffer: Tensor) -> None:
         """Add the squared norm of a local bucket."""
-        self._square += buffer.detach().double().square().sum()
+        self._square += sum_of_squares(buffer.detach())
 
     def end_step(self) -> None:
         """Hand one estimate to the meter; give it to `run_step` as ``observe``."""
@@ -123,5 +125,14 @@ def gradients(network: torch.nn.Module) -> list[Tensor]:
 
 def squared_norm(tensors: Sequence[Tensor]) -> float:
     """Return the sum of squares over all tensors, accumulated in float64."""
-    norms = [torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64) for tensor in tensors]
-    return float(torch.stack(norms).square().sum()) if norms else 0.0
+    sums = [sum_of_squares(tensor.detach()) for tensor in tensors]
+    return float(torch.stack(sums).sum()) if sums else 0.0
+
+
+def sum_of_squares(tensor: Tensor) -> Tensor:
+    """Return the sum of squares in float64, shape ``()``; of a large tensor never more than a piece is copied to it."""
+    if tensor.numel() <= _PIECE:
+        return torch.linalg.vector_norm(tensor, dtype=torch.float64).square()
+    rows = _PIECE * len(tensor) // tensor.numel()
+    pieces = tensor.split(rows) if rows else tensor.unbind()
+    return torch.stack([sum_of_squares(piece) for piece in pieces]).sum()

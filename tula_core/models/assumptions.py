@@ -20,7 +20,7 @@ def assumptions(
 ) -> tuple[str, ...]:
     """Return every assumption behind the forecasts of one job, as plain sentences without a final full stop."""
     return (
-        *oddities(profile),
+        *oddities(profile, job),
         *_of_time(profile, job, links),
         *of_money(profile, job),
         *_of_memory(memory, job),

@@ -33,6 +33,7 @@ from tula_core.models.forecasting import (
 )
 from tula_core.models.learning.fit import fit_learning
 from tula_core.models.memory import HostRoom, fit_host_memory, fit_memory, state_bytes
+from tula_core.models.plausibility import credible
 from tula_core.models.power.node import fit_node_power
 from tula_core.models.precision_set import Precisions, fit_precisions
 from tula_core.models.stages.bands import staged_bands
@@ -248,27 +249,29 @@ def fit(
         content=profile.content,
     )
     learning = fit_learning(profile, reference_batch=job.recipe.batch_size)
+    believed, timed = credible(profile, job)
     step = fit_step_time(
-        profile.steps,
+        believed.steps,
         links,
         device=device,
         gradient_bytes=facts.gradient_bytes,
         loader_workers=job.recipe.loader_workers,
     )
+    step = step if timed else replace(step, timed=False)
     models = Models(
         job=job,
         facts=facts,
         step=step,
         memory=memory,
         learning=learning,
-        overheads=fit_overheads(profile),
-        power=fit_node_power(profile.power, profile.steps, job.cluster),
+        overheads=fit_overheads(believed),
+        power=fit_node_power(profile.power, believed.steps, job.cluster),
         corrections=corrections,
         effects=effects or {},
         step_costs=step_costs or {},
         kept_copies=kept_copies or {},
     )
-    precisions = fit_precisions(profile, job, step, memory, state)
+    precisions = fit_precisions(believed, job, step, memory, state)
     loader = fit_host_memory(profile.host, facts, job.recipe, device=device)
     host = HostRoom(model=loader, memory_bytes=profile.hardware.memory_bytes, on_cpu=device == "cpu")
     said = (

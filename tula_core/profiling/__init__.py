@@ -50,10 +50,21 @@ def profile(job: Job, *, reprofile: bool = False, listener: Listener = silent) -
                 measured = _measured(resolved, facts, hardware, listener)
                 keep_profile(measured)
                 return at_measured_rate(resolved, measured), measured, False
-    listener(Event(stage="profile", message="measurements taken from the cache", fraction=1.0, level="info"))
+    message = f"measurements taken from the cache{_compared(facts)}"
+    listener(Event(stage="profile", message=message, fraction=1.0, level="info"))
     # The measurements may have been made for a job with another target or price: what is asked now counts.
     resolved = at_measured_rate(resolved, found)
     return resolved, dataclasses.replace(found, job=resolved.to_dict()), True
+
+
+def _compared(facts: WorkloadFacts) -> str:
+    """Say of how many items the content was compared, where that was not all of them."""
+    parts = [
+        f"{sample.read[-1]:,} of {sample.items:,} items of {role}"
+        for role, sample in facts.data_sample.items()
+        if sample.read[-1] < sample.items
+    ]
+    return f" ({' and '.join(parts)} were compared with those measured; --reprofile measures anew)" if parts else ""
 
 
 def _measured(job: Job, facts: WorkloadFacts, hardware: Hardware, listener: Listener) -> Profile:

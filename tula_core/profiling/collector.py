@@ -38,6 +38,8 @@ class Collector:
     def __init__(self, listener: Listener, budget_s: float) -> None:
         self.world = World(nodes=1, processes_per_node=1)
         self.trying: int | None = None
+        self.piloting: int | None = None  # global batch of the pilot under way: every size was measured before it
+        self.swept: dict[str, Any] = {}  # what the worker said of its sizes once they were measured
         self.steps: dict[tuple[World, int], StepTiming] = {}
         self.memory: dict[tuple[World, int], MemoryUse] = {}
         self.communication: dict[tuple[World, int], CommunicationTiming] = {}
@@ -66,7 +68,7 @@ class Collector:
 
     def begin(self, world: World) -> None:
         """Say that ``world`` is measured from now on."""
-        self.world, self.trying = world, None
+        self.world, self.trying, self.piloting, self.swept = world, None, None, {}
         self.say(f"starting {world}")
 
     def hear(self, event: Mapping[str, Any]) -> None:
@@ -116,6 +118,23 @@ class Collector:
 
     def _on_trying(self, data: Mapping[str, Any]) -> None:
         self.trying = data["local_batch"]
+
+    def _on_piloting(self, data: Mapping[str, Any]) -> None:
+        self.piloting = data["global_batch"]
+
+    def _on_pilot_failed(self, data: Mapping[str, Any]) -> None:
+        self.pilot_failed("out_of_memory", data["global_batch"])
+
+    def pilot_failed(self, outcome: str, global_batch: int) -> None:
+        """Say that a pilot ended before its time; its sizes were measured, and what they need is known."""
+        what = "ran out of memory" if outcome == "out_of_memory" else "was killed"
+        self.warn(f"the pilot at a global batch of {global_batch} on {self.world} {what}: it tells little or nothing")
+
+    def _on_no_noise(self, data: Mapping[str, Any]) -> None:
+        self.warn("a reading of the gradient noise did not fit in memory beside the pilot: no more were taken")
+
+    def _on_swept(self, data: Mapping[str, Any]) -> None:
+        self.swept = dict(data)
 
     def _on_memory(self, data: Mapping[str, Any]) -> None:
         use = _record(MemoryUse, self._shape() | dict(data) | {"outcome": "ok"})

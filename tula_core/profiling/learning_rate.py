@@ -18,6 +18,7 @@ import torch
 from tula_core.engine.assemble import Trainee, assemble
 from tula_core.engine.batches import BatchSource, BatchStream, Layout, Pick
 from tula_core.engine.evaluate import evaluating, preserved_random_states
+from tula_core.engine.failures import kind_of
 from tula_core.engine.loop import run_step, summed_loss
 from tula_core.mitigations.rates.plan import LearningRate
 from tula_core.models.learning.rate_range import for_longer_runs
@@ -65,11 +66,22 @@ def settle_rate(rig: Rig, runs: Sequence[SizeRun], seconds: float) -> None:
     InputError
         No rate is found, and neither the job nor the workload states one.
     """
+    rig.release()  # its runs have the memory that a run has
     with preserved_random_states():
-        test = measure_rate(rig, runs, seconds)
+        test = _tested(rig, runs, seconds)
     rig.context.emit("learning_rate", **asdict(test))
     require_rate(rig.job.recipe.model_fields_set, test.refused)
     rig.job = rig.job.at_learning_rate(test.used)
+
+
+def _tested(rig: Rig, runs: Sequence[SizeRun], seconds: float) -> LearningRateTest:
+    """Return the test, refused where memory ran out: that says nothing of the sizes, which each fitted."""
+    try:
+        return measure_rate(rig, runs, seconds)
+    except Exception as error:
+        if kind_of(error) != "out_of_memory":
+            raise
+        return refused_test(rig.job.recipe, f"memory ran out in one of its runs ({error}). Use a smaller batch size")
 
 
 def measure_rate(rig: Rig, runs: Sequence[SizeRun], seconds: float) -> LearningRateTest:

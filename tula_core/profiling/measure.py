@@ -277,6 +277,10 @@ def _survived(probe: Probe, world: World, result: LaunchResult, sizes: Sequence[
         probe.unsettled.append(f"{world}: {failure.message}")
         collector.warn(f"{world} was stopped: {failure.message}")
         return False
+    if failure.kind in ("out_of_memory", "killed") and collector.piloting is not None:
+        collector.pilot_failed(failure.kind, collector.piloting)
+        _note_limits(probe, world, **collector.swept)
+        return False
     # Before it was ready a worker had tried no batch: a smaller one would die of the same.
     if failure.kind in ("out_of_memory", "killed") and result.start_up_s is not None:
         size = tried or collector.largest_fit(world) or sizes[0]

@@ -13,6 +13,7 @@ import torch
 from tula_core import mitigations
 from tula_core.engine.assemble import Trainee, assemble
 from tula_core.engine.batches import Layout, Step
+from tula_core.engine.failures import kind_of
 from tula_core.engine.loop import run_step, summed_loss
 from tula_core.engine.shares import smallest_micro_batch
 from tula_core.mitigations.rates.plan import LearningRate
@@ -131,9 +132,19 @@ class Pilots:
             if plan is None:
                 self._rig.context.emit("no_pilot", global_batch=layout.global_batch)
                 continue
-            self._rig.context.emit("trying", local_batch=layout.local_batch)
-            _run_pilot(self._rig, plan, stop_at_s=self._rig.left_s() - allotted, with_noise=self._with_noise(index))
-        self._rig.context.emit("trying", local_batch=None)
+            self._rig.release()  # a run has one network, and a pilot no less memory than a run
+            self._rig.context.emit("piloting", global_batch=layout.global_batch)
+            self._try(plan, self._rig.left_s() - allotted, with_noise=self._with_noise(index))
+            self._rig.context.emit("piloting", global_batch=None)
+
+    def _try(self, plan: PilotPlan, stop_at_s: float, *, with_noise: bool) -> None:
+        """Run a pilot; where memory runs out one process goes on, and of several the others would wait for ever."""
+        try:
+            _run_pilot(self._rig, plan, stop_at_s=stop_at_s, with_noise=with_noise)
+        except Exception as error:
+            if self._rig.context.processes > 1 or kind_of(error) != "out_of_memory":
+                raise
+            self._rig.context.emit("pilot_failed", global_batch=plan.layout.global_batch)
 
     def _with_noise(self, index: int) -> bool:
         return self._noise and index == len(self._layouts) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from tula_core.engine.batches import BatchStream, Layout, Step, size_of
 from tula_core.engine.context import WorkerContext
 from tula_core.engine.evaluate import evaluate, evaluation_batch, first_input_values
 from tula_core.engine.hardware import free_memory_bytes
+from tula_core.engine.peak_memory import release_unused
 from tula_core.engine.same_data import require_same_on_all
 from tula_core.errors import StoppedError
 from tula_core.job import Job
@@ -46,7 +48,7 @@ class Rig:
         if context.processes > 1:
             require_same_on_all(context, self.workload)
         self.input_values = first_input_values(self.workload)
-        self.trainee: Trainee = assemble(self.workload, self.job.recipe, context, seed=self.job.seed)
+        self._trainee: Trainee | None = self._assembled()
         self._most_evaluated: int | None = None  # a batch, where a larger one ran out of memory
         self.base_bytes = self._held_bytes()
         self.memory_limit_bytes = self._memory_limit()
@@ -66,6 +68,22 @@ class Rig:
         if self.context.stop_signal is not None:
             raise StoppedError(f"measuring was stopped by signal {self.context.stop_signal}", self.context.stop_signal)
         return self.context.broadcast(self._deadline - time.monotonic())
+
+    @property
+    def trainee(self) -> Trainee:
+        """The network that is measured; made anew where it was released."""
+        if self._trainee is None:
+            self._trainee = self._assembled()
+        return self._trainee
+
+    def _assembled(self) -> Trainee:
+        return assemble(self.workload, self.job.recipe, self.context, seed=self.job.seed)
+
+    def release(self) -> None:
+        """Free the network, its gradients and its optimizer's state, so that another has the memory that a run has."""
+        self._trainee = None
+        gc.collect()  # a data-parallel wrapper is part of a cycle
+        release_unused(self.context.device)
 
     def layout(self, local_batch: int, accumulation: int = 1) -> Layout:
         """Return the layout of a local batch over all processes of this world."""

@@ -180,8 +180,10 @@ class Sweep:
             return False
         if not run.blocks:
             run.order = self.timed
+        self.rig.context.emit("trying", local_batch=run.local_batch)
         with self.power.window(run.local_batch):
             timed_block(self.rig, run, steps, with_parts=steps >= _FEWEST_STEPS)
+        self.rig.context.emit("trying", local_batch=None)
         self.timed += 1
         self._report(run)
         return True
@@ -237,6 +239,7 @@ def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[st
         noise=payload["noise"],
     )
     pilot_s = min(PILOT_SHARE * left, pilots.wanted_s()) if payload["pilots"] else 0.0
-    settled = sweep.rounds(max(0.0, left - pilot_s))
+    swept = {"settled": sweep.rounds(max(0.0, left - pilot_s)), "limited_by": sweep.limited_by}
+    context.emit("swept", **swept)
     pilots.run(max(pilot_s, rig.left_s() - _TEARDOWN_S))
-    return {"settled": settled, "limited_by": sweep.limited_by}
+    return swept

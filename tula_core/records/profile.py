@@ -67,7 +67,7 @@ class StepTiming:
     local_batch: int
     accumulation: int
     steps: int  # timed ones, warm-up excluded
-    step_time_s: float  # robust mean: outliers beyond 5 median deviations are set to that bound
+    step_time_s: float  # robust mean: a lone stall is clipped, what recurs counts whole
     step_time_median_s: float
     step_time_error_s: float  # standard error of step_time_s
     block_scatter: float | None  # standard deviation of ln(mean) over blocks timed apart; None with one block

@@ -2,7 +2,9 @@
 
 A killed process cannot say that it ended. Each attempt therefore leaves a file that names its process; the next start
 finds the process gone, records the outcome as KILLED with what had been spent until the last sign of life, and marks
-the file. An attempt of another host is left alone: whether its process lives cannot be known from here.
+the file. An attempt of another host is left alone: whether its process lives cannot be known from here. Where that host
+is gone for good, as a container that came back under another name, a person names the run in ``TULA_TAKE_OVER``; it is
+then closed as well, once it has given no sign of life for ten minutes.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from tula_core.tracking.send import flush
 from tula_core.tracking.spent import attempt_folder, course_rows, ran_on, spent
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
+TAKE_OVER = "TULA_TAKE_OVER"  # the environment's name for a run of a host that is gone
+SILENT_S = 600.0  # workers speak every second or so, and are silent only during an evaluation or a start
 
 
 def open_attempt(run_folder: Path, plan: Plan, job_id: str, attempt: int, row: Row | None = None) -> Path:
@@ -94,11 +98,49 @@ def is_running(record: Mapping[str, Any]) -> bool:
 
 def running_process(run_folder: Path) -> int | None:
     """Return the number of the process that runs an attempt of this run, None where none does."""
+    running = _running(run_folder)
+    return None if running is None else int(running[1]["pid"])
+
+
+def under_way(run_folder: Path) -> str | None:
+    """Return in words who runs this run, with what can be done about it, None where nobody does."""
+    running = _running(run_folder)
+    if running is None:
+        return None
+    path, record = running
+    process = f"process {record['pid']}"
+    if record["host"] == socket.gethostname():
+        return f"run {run_folder.name} is under way in {process}. Wait until it ends or stop it first."
+    silent_s = _silent_s(path)
+    told = (
+        f"run {run_folder.name} was begun by {process} on host {record['host']!r}, and whether it is still under way "
+        f"cannot be known on {socket.gethostname()!r}. Its last sign of life was {silent_s / 60:.0f} minutes ago"
+    )
+    if silent_s < SILENT_S:
+        return f"{told}: wait until it ends, or stop it there and try again after {SILENT_S / 60:.0f} minutes."
+    return f"{told}. If that host or container is gone, set {TAKE_OVER}={run_folder.name} and try again."
+
+
+def _running(run_folder: Path) -> tuple[Path, dict[str, Any]] | None:
     for path in run_folder.glob("attempt-*.json"):
         record = _read(path)
-        if record is not None and is_running(record):
-            return int(record["pid"])
+        if record is not None and is_running(record) and not _taken_over(path, record):
+            return path, record
     return None
+
+
+def _taken_over(path: Path, record: Mapping[str, Any]) -> bool:
+    """Return whether a person has said that the host of a silent attempt is gone."""
+    named = os.environ.get(TAKE_OVER, "").strip() == path.parent.name
+    return named and record["host"] != socket.gethostname() and _silent_s(path) >= SILENT_S
+
+
+def _silent_s(path: Path) -> float:
+    """Return the seconds since an attempt, or its workers, last wrote anything into the run's folder."""
+    run = path.parent
+    signs = [path, *run.glob("checkpoint*"), *run.glob(f"{path.stem}/events.jsonl")]
+    signs += run.glob(f"{path.stem}/part-*/events.jsonl")
+    return max(0.0, store.now_s() - max(sign.stat().st_mtime for sign in signs))
 
 
 def close_dead_runs(*, send: bool = True) -> list[str]:
@@ -113,7 +155,9 @@ def close_dead_runs(*, send: bool = True) -> list[str]:
     with FileLock(store.lock_path("dead-runs"), timeout=60):
         for path in sorted(state_folder("runs").glob("*/attempt-*.json")):
             record = _read(path)
-            if record is None or record["status"] != "RUNNING" or is_running(record):
+            if record is None or record["status"] != "RUNNING":
+                continue
+            if is_running(record) and not _taken_over(path, record):
                 continue
             outcome = _outcome(path.parent, record)
             spool.append(finish_operation(outcome, only_if_running=True))

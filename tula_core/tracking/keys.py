@@ -18,6 +18,7 @@ PREDICTOR = "tula.predictor"
 ROLE = "tula.role"  # job, profile, search or train
 FAILURE = "tula.failure"
 INFEASIBLE = "tula.infeasible"
+REGISTRATION = "tula.registration"  # of one try to register a version, by which its run is found again
 TARGET_REACHED = "tula.target_reached"
 CHANGED = "tula.changed"  # parameters that a later attempt ran with, where they differ from the first one's
 METHOD_CHANGES = "tula.method_changes"  # methods that were dropped in training, each with what took over and why

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _FILE = "predictor/corrections.json"
+_DEAD_S = 3600.0  # a registration takes seconds
+_MOST_DEAD = 100
 
 
 def champion() -> Corrections:
@@ -93,7 +96,7 @@ def register_challenger(corrections: Corrections, report: Mapping[str, Any]) -> 
     with _registry() as client:
         _register_builtin(client)
         version = _register(client, corrections, report)
-        client.set_registered_model_alias(keys.PREDICTOR_NAME, keys.CHALLENGER, str(version))
+        _again(lambda: client.set_registered_model_alias(keys.PREDICTOR_NAME, keys.CHALLENGER, str(version)))
     return version
 
 
@@ -110,7 +113,7 @@ def promote(version: int) -> Corrections:
     with _registry() as client:
         _register_builtin(client)
         found = _download(client, version)
-        client.set_registered_model_alias(keys.PREDICTOR_NAME, keys.CHAMPION, str(version))
+        _again(lambda: client.set_registered_model_alias(keys.PREDICTOR_NAME, keys.CHAMPION, str(version)))
         if _alias(client, keys.CHALLENGER) == version:
             client.delete_registered_model_alias(keys.PREDICTOR_NAME, keys.CHALLENGER)
         save(found, champion_path())
@@ -166,34 +169,101 @@ def _register_builtin(client: MlflowClient) -> None:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
+    told = {"reason": "built-in: no corrections"}
     if _has_version(client, 1):
+        run_id = client.get_model_version(keys.PREDICTOR_NAME, "1").run_id
+        if run_id and not _has_file(client, run_id):  # whoever registered it was stopped on the way
+            _complete(client, run_id, 1, BUILTIN, told)
+            _first_champion(client)
         return
-    version = _register(client, BUILTIN, {"reason": "built-in: no corrections"})
+    version = _register(client, BUILTIN, told)
     if version != 1:  # another machine was first
         client.delete_model_version(keys.PREDICTOR_NAME, str(version))
-    elif _alias(client, keys.CHAMPION) is None:
-        client.set_registered_model_alias(keys.PREDICTOR_NAME, keys.CHAMPION, "1")
+    else:
+        _first_champion(client)
+
+
+def _first_champion(client: MlflowClient) -> None:
+    if _alias(client, keys.CHAMPION) is None:
+        _again(lambda: client.set_registered_model_alias(keys.PREDICTOR_NAME, keys.CHAMPION, "1"))
 
 
 def _register(client: MlflowClient, corrections: Corrections, report: Mapping[str, Any]) -> int:
-    uri = store.tracking_uri()
-    tags = {keys.ROLE: "predictor"}
-    run_id = client.create_run(experiment_id(client, uri, keys.PREDICTOR_NAME), tags=tags).info.run_id
-    made = client.create_model_version(
-        keys.PREDICTOR_NAME, f"runs:/{run_id}/predictor", run_id=run_id, await_creation_for=0
-    )
-    version = int(made.version)
+    experiment = experiment_id(client, store.tracking_uri(), keys.PREDICTOR_NAME)
+    _close_dead(client, experiment)
+    run_id = _new_run(client, experiment)
+    version = _new_version(client, run_id)
+    _complete(client, run_id, version, corrections, report)
+    return version
+
+
+def _new_run(client: MlflowClient, experiment: str) -> str:
+    """Make a run and return its id, also where the server made it and its answer was lost."""
+    from mlflow.exceptions import MlflowException
+
+    token = uuid.uuid4().hex
+    tags = {keys.ROLE: "predictor", keys.REGISTRATION: token}
+    try:
+        return str(client.create_run(experiment, tags=tags).info.run_id)
+    except MlflowException:
+        made = client.search_runs([experiment], f"tags.`{keys.REGISTRATION}` = '{token}'", max_results=1)
+        if not made:
+            raise
+        return str(made[0].info.run_id)
+
+
+def _new_version(client: MlflowClient, run_id: str) -> int:
+    """Make a version of a run and return its number, also where the server made it and its answer was lost."""
+    from mlflow.exceptions import MlflowException
+
+    source = f"runs:/{run_id}/predictor"
+    try:
+        made = client.create_model_version(keys.PREDICTOR_NAME, source, run_id=run_id, await_creation_for=0)
+        return int(made.version)
+    except MlflowException:
+        found = client.search_model_versions(f"run_id = '{run_id}'")
+        if not found:
+            raise
+        return int(found[0].version)
+
+
+def _complete(
+    client: MlflowClient, run_id: str, version: int, corrections: Corrections, report: Mapping[str, Any]
+) -> None:
+    """Write all that belongs to a version; doing so again changes nothing."""
     final = replace(corrections, version=version)
-    client.update_run(run_id, name=f"version {version}")
-    client.log_text(run_id, to_json(final), _FILE)
-    client.log_text(run_id, json.dumps(report, indent=2, default=str) + "\n", "predictor/report.json")
+    lines = [final.label, *(f"{name}: x{math.exp(c.log_bias):.3f}" for name, c in final.by_quantity.items())]
+    written = json.dumps(report, indent=2, default=str) + "\n"
+    _again(lambda: client.update_run(run_id, name=f"version {version}"))
+    _again(lambda: client.log_text(run_id, to_json(final), _FILE))
+    _again(lambda: client.log_text(run_id, written, "predictor/report.json"))
     for name, value in _numbers(report):
         client.log_metric(run_id, name, value)
-    lines = [final.label, *(f"{name}: x{math.exp(c.log_bias):.3f}" for name, c in final.by_quantity.items())]
-    client.update_model_version(keys.PREDICTOR_NAME, str(version), ", ".join(lines))
-    client.set_terminated(run_id)
+    _again(lambda: client.update_model_version(keys.PREDICTOR_NAME, str(version), ", ".join(lines)))
+    _again(lambda: client.set_terminated(run_id))
     _keep(final)
-    return version
+
+
+def _again(call: Callable[[], object]) -> None:
+    """Do what can be done twice, once more where it failed: the answer alone may have been lost."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        call()
+    except MlflowException:
+        call()
+
+
+def _close_dead(client: MlflowClient, experiment: str) -> None:
+    """Close the runs of registrations that were stopped on the way, long enough ago to be no one's any more."""
+    before_ms = int(1000 * (store.now_s() - _DEAD_S))
+    query = f"attributes.status = 'RUNNING' and attributes.start_time < {before_ms}"
+    for run in client.search_runs([experiment], query, max_results=_MOST_DEAD):
+        client.set_terminated(run.info.run_id, "KILLED")
+
+
+def _has_file(client: MlflowClient, run_id: str) -> bool:
+    return any(found.path == _FILE for found in client.list_artifacts(run_id, _FILE.rpartition("/")[0]))
 
 
 def _numbers(report: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

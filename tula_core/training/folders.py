@@ -14,7 +14,7 @@ from tula_core.errors import InputError
 from tula_core.home import state_folder, tula_home, write_atomic
 from tula_core.job import Job
 from tula_core.records import Outcome, Plan, load, save
-from tula_core.tracking.dead import running_process
+from tula_core.tracking.dead import under_way
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,9 +131,6 @@ def _is_of(folder: RunFolder, job: Job) -> bool:
 
 
 def _not_under_way(folder: RunFolder) -> RunFolder:
-    process = running_process(folder.path)
-    if process is not None:
-        raise InputError(
-            f"--resume: run {folder.job_id} is under way in process {process}. Wait until it ends or stop it first."
-        )
+    if (told := under_way(folder.path)) is not None:
+        raise InputError(f"--resume: {told}")
     return folder

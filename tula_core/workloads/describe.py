@@ -19,6 +19,7 @@ from tula_core.records import DataSample, WorkloadFacts
 from tula_core.workloads.data_sample import sample_data
 from tula_core.workloads.randomness import fixed_randomness
 from tula_core.workloads.sizing import length_note
+from tula_core.workloads.state import operations, state_digest, weights_digest
 from tula_core.workloads.trial import all_targets, few_indices, read_batch
 from tula_core.workloads.types import Workload
 from tula_core.workloads.weighted import as_weighted, is_mean_of_samples
@@ -29,9 +30,10 @@ _OTHERS_CODE = ("site-packages", "dist-packages")
 def describe(workload: Workload, job: Job) -> WorkloadFacts:
     """Return the facts of a workload, from a network of its own and some samples of each data set.
 
-    The fingerprint is a SHA-256 over the source of the user's modules, the network's structure and the shapes of its
-    weights, the lengths of the data sets, their transforms, all labels where they are at hand, and the shape, type and
-    content of the samples that `sample_data` reads. What differs between two readings with one seed is left out.
+    The fingerprint is a SHA-256 over the source of the user's modules; the network's structure, settings, operations
+    and some of its weights; what loss, metric, collate function and transforms hold; the lengths of the data sets, all
+    labels where they are at hand, and the content of the samples that `sample_data` reads. What differs between two
+    readings with one seed is left out.
 
     Raises
     ------
@@ -40,6 +42,8 @@ def describe(workload: Workload, job: Job) -> WorkloadFacts:
     """
     with fixed_randomness():
         network = workload.network()
+    with fixed_randomness():
+        other = workload.network()
     train, evaluation = workload.train_set(), workload.eval_set()
     with fixed_randomness():
         inputs, _ = read_batch(workload, train, few_indices(len(train))[:1], "train_data")  # type: ignore[arg-type]
@@ -58,7 +62,7 @@ def describe(workload: Workload, job: Job) -> WorkloadFacts:
         metric_ceiling=workload.metric.ceiling,
         chance=_chance(workload),
         has_batch_norm=any(isinstance(module, _BatchNorm) for module in network.modules()),
-        code_fingerprint=_fingerprint(workload, job, network, samples),
+        code_fingerprint=_fingerprint(workload, job, (network, other), samples),
         notes=(
             *workload.notes,
             *_length_notes(train, evaluation),
@@ -155,7 +159,10 @@ def _chance(workload: Workload) -> float | None:
     return float(counts[:best].sum()) / len(known)
 
 
-def _fingerprint(workload: Workload, job: Job, network: nn.Module, samples: Mapping[str, DataSample]) -> str:
+def _fingerprint(
+    workload: Workload, job: Job, networks: tuple[nn.Module, nn.Module], samples: Mapping[str, DataSample]
+) -> str:
+    network, other = networks
     digest = hashlib.sha256()
 
     def add(label: str, value: object) -> None:
@@ -169,16 +176,31 @@ def _fingerprint(workload: Workload, job: Job, network: nn.Module, samples: Mapp
     for name, tensor in network.state_dict().items():
         if isinstance(tensor, Tensor):
             add(name, (tuple(tensor.shape), tensor.dtype))
-    add("loss", getattr(workload.loss, "__qualname__", workload.loss))
-    add("metric", workload.metric.name)
+    add("weights", weights_digest(network, other))
+    add("settings", [(name, _settings(layer)) for name, layer in network.named_modules()])
+    add("operations", _operations(workload, network))
+    for name, part in (("loss", workload.loss), ("metric", workload.metric), ("collate", workload.collate)):
+        add(name, state_digest(part))
     for role, dataset in (("train_data", workload.train_set()), ("eval_data", workload.eval_set())):
         add(role, (type(dataset).__qualname__, len(dataset)))  # type: ignore[arg-type]
         for attribute in ("transform", "target_transform", "transforms", "augment"):
-            add(attribute, getattr(dataset, attribute, None))
+            add(attribute, state_digest(getattr(dataset, attribute, None)))
         add("sample", samples[role])
         known = _known_labels(workload, role)
         add("labels", None if known is None else hashlib.sha256(known.contiguous().numpy().tobytes()).hexdigest())
     return digest.hexdigest()
+
+
+def _settings(layer: nn.Module) -> str:
+    """Return a digest of a layer's own attributes: not all of them are in its text."""
+    return state_digest({name: value for name, value in vars(layer).items() if not name.startswith("_")})
+
+
+def _operations(workload: Workload, network: nn.Module) -> str:
+    train: Any = workload.train_set()
+    with fixed_randomness():
+        inputs, _ = read_batch(workload, train, few_indices(len(train)), "train_data")
+        return operations(network, inputs)
 
 
 def _sources(workload: Workload, job: Job, network: nn.Module) -> Iterator[tuple[str, bytes]]:

@@ -42,6 +42,7 @@ class StepTimeModel:
     widening: float  # of the law's own uncertainty, learnt from what was left out
     drift_sd: float
     first_extra_s: Array  # of the first step beyond a steady one, shape (m,)
+    timed: bool = True  # False where what was timed cannot be
 
     def predict(self, shapes: Shapes) -> tuple[Array, Array]:
         """Return median seconds of a steady step and their log standard deviation, each of shape (n,)."""
@@ -64,7 +65,7 @@ class StepTimeModel:
 
     def is_measured(self, shapes: Shapes) -> NDArray[np.bool_]:
         """Return where the very configuration was timed, shape (n,)."""
-        return np.asarray(same(octaves(shapes), self.law.places).any(axis=1), dtype=np.bool_)
+        return np.asarray(same(octaves(shapes), self.law.places).any(axis=1) & self.timed, dtype=np.bool_)
 
     def _distance(self, shapes: Shapes) -> Array:
         """Return distances to the measured configurations in octaves, shape (n, m); a doubling of nodes is two."""
