@@ -224,6 +224,12 @@ class Collector:
     def _on_no_pilot(self, data: Mapping[str, Any]) -> None:
         self.warn(f"there was no time for a pilot at a global batch of {data['global_batch']}: give probe.seconds more")
 
+    def _on_no_update(self, data: Mapping[str, Any]) -> None:
+        self.warn(
+            f"every update of the pilot at a global batch of {data['global_batch']} was skipped, as its gradients "
+            "were not finite in fp16: nothing was learnt from it. Choose recipe.precision bf16 or fp32."
+        )
+
     def _on_no_pilot_layout(self, data: Mapping[str, Any]) -> None:
         self.warn(f"the data are too few for a pilot at a global batch of {data['global_batch']} on {self.world}")
 

@@ -180,13 +180,22 @@ class Pilots:
 
 @dataclass(slots=True)
 class _Course:
-    """What a running pilot has seen; loss sums are this process's, ``samples`` are of all."""
+    """What a running pilot has seen; loss sums are this process's, ``samples`` are of all.
+
+    Samples of steps that mixed precision skipped taught nothing: neither schedule nor curve counts them.
+    """
 
     samples: int = 0
+    skipped: int = 0
     loss: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
     loss_samples: int = 0
     points: list[PilotPoint] = field(default_factory=list)
     diverged: bool = False
+
+    @property
+    def counted(self) -> int:
+        """Samples that the weights were updated with."""
+        return self.samples - self.skipped
 
 
 def _run_pilot(rig: Rig, plan: PilotPlan, *, stop_at_s: float, with_noise: bool) -> None:
@@ -202,6 +211,8 @@ def _run_pilot(rig: Rig, plan: PilotPlan, *, stop_at_s: float, with_noise: bool)
     waiting = list(plan.evaluate_at)
 
     def report() -> None:
+        if course.counted == 0 and not course.diverged:
+            return  # no update was made: this is no point of a curve
         _evaluate(rig, trainee, plan, course)
         pilot = Pilot(
             global_batch=layout.global_batch,
@@ -224,16 +235,20 @@ def _run_pilot(rig: Rig, plan: PilotPlan, *, stop_at_s: float, with_noise: bool)
             waiting = [at for at in waiting if at > course.samples] or [plan.planned_samples]
         if ended or course.diverged:
             break
+    if not course.points:
+        rig.context.emit("no_update", global_batch=layout.global_batch)
     result = noise.result() if noise is not None else None
     if result is not None:
         rig.context.emit("noise", **asdict(result))
 
 
 def _take(trainee: Trainee, step: Step, rate: LearningRate, course: _Course, noise: PilotNoise | None) -> None:
-    losses, _ = run_step(
-        trainee, step, rate.at(step.samples_before), observe=noise.observer(step) if noise is not None else None
+    position = step.samples_before - course.skipped
+    losses, updated = run_step(
+        trainee, step, rate.at(position), observe=noise.observer(step) if noise is not None else None
     )
     course.samples = step.samples_after
+    course.skipped += 0 if updated else step.global_samples
     course.loss += summed_loss(losses, step.sizes)
     course.loss_samples += sum(step.sizes)
 
@@ -247,13 +262,13 @@ def _agreed_loss(rig: Rig, course: _Course) -> tuple[float, float]:
 def _evaluate(rig: Rig, trainee: Trainee, plan: PilotPlan, course: _Course) -> None:
     total, samples = _agreed_loss(rig, course)
     course.diverged = course.diverged or not math.isfinite(total)
-    done = min(1.0, course.samples / plan.planned_samples)
+    done = min(1.0, course.counted / plan.planned_samples)
     metric, evaluated, _ = rig.evaluate_part(trainee, plan.layout.local_batch, plan.eval_limit)
     # The last update may have ruined the weights, and then the loss before it does not show it.
     course.diverged = course.diverged or not math.isfinite(metric)
     course.points.append(
         PilotPoint(
-            samples=course.samples,
+            samples=course.counted or course.samples,  # of a pilot that diverged before its first update
             schedule_fraction=done,
             annealing=float(annealing(pilot_schedule(rig.job.recipe.schedule), np.array(done))),
             train_loss=total / max(samples, 1.0),
