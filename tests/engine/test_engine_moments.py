@@ -108,3 +108,44 @@ class Heard(Methods):
 
     def observe(self, moments: GradientMoments) -> None:
         self.moments.append(moments)
+
+
+@pytest.fixture(scope="module")
+def single_gradients(tmp_path_factory: pytest.TempPathFactory) -> torch.Tensor:
+    """The gradient of each sample of the tiny workload at its first weights, shape (samples, parameters)."""
+    context = WorkerContext({"nodes": 1, "processes_per_node": 1, "rendezvous": ""}, tmp_path_factory.mktemp("single"))
+    made = workload()
+    network, rows, data = assemble(made, made.recipe, context, seed=0).network, [], made.train_set()
+    for inputs, target in (data[index] for index in range(len(data))):
+        network.zero_grad()
+        made.loss(network(inputs[None]), torch.as_tensor(target)[None]).backward()
+        rows.append(torch.cat([weights.grad.flatten() for weights in network.parameters()]).double())
+    context.close()
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize(("local_batch", "accumulation"), [(16, 1), (8, 2), (4, 4)])
+def test_moments_are_those_of_the_single_gradients_however_a_step_is_split(
+    tmp_path: Path, single_gradients: torch.Tensor, local_batch: int, accumulation: int
+) -> None:
+    """Elsewhere the part that is accumulated first is scaled by another number than the whole: gains are off by it.
+
+    Of steps drawn without replacement E ||g_n||^2 = ||G||^2 + tr(Sigma) (1/n - 1/N), N all samples.
+    """
+    trace = float(single_gradients.var(0).sum())
+    square = float(single_gradients.mean(0).square().sum()) - trace / len(single_gradients)
+    context = WorkerContext({"nodes": 1, "processes_per_node": 1, "rendezvous": ""}, tmp_path)
+    made = workload()
+    trainee = assemble(made, made.recipe, context, seed=0)
+    meter, found = StepMoments(trainee, every=1), []
+    trainee.methods.observe = found.append  # type: ignore[method-assign]
+    layout = Layout(processes=1, local_batch=local_batch, accumulation=accumulation)
+    stream = BatchStream(made.train_set(), samples=len(single_gradients), layout=layout, rank=0, seed=0)
+    for step in itertools.islice(stream.from_samples(0), 500):
+        run_step(trainee, step, 0.0, moments=meter.next(step))
+    context.close()
+    full = [each for each in found if each.global_samples == 16]
+    read = np.array([(each.squared_gradient, each.trace_covariance) for each in full])
+    error = read.std(axis=0) / np.sqrt(len(read))
+    assert (np.abs(read.mean(axis=0) - [square, trace]) < 4 * error).all()
+    assert error[1] < 0.1 * trace

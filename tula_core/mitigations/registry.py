@@ -84,7 +84,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             entry="tula_core.mitigations.rates.adascale:AdaScale",
             options={"memory": _MEMORY},
             step_cost=1.03,
-            parameter_copies=1.0,
+            parameter_copies=2.5,
             excludes=_excluding(
                 "adascale",
                 (_RULES + " warmup", _RATE),
@@ -156,7 +156,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
                 "memory": _MEMORY,
             },
             step_cost=1.03,
-            parameter_copies=1.0,
+            parameter_copies=2.5,
             excludes=_excluding(
                 "adaptive-batch", (_GROWING, _BATCH), (_RULES + " warmup", _RATE), ("post-local-sgd", _LOCAL)
             ),
@@ -225,6 +225,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
                 "rate_factor": Bounds(default=0.1, low=1e-4, high=1e4, meaning="rate over the planned one"),
             },
             step_cost=1.05,
+            parameter_copies=1.0,
             slots={"sgd": 2, "adam": 2, "adamw": 2},
             excludes=_excluding("lamb", ("lars schedule-free", _OPTIMIZER), ("adascale", _INVARIANT)),
         ),
