@@ -52,7 +52,7 @@ def test_what_a_method_keeps_is_in_the_memory_that_is_forecast(stages: tuple[Sta
     ("optimizer", "momentum", "copies"),
     [
         ("sgd", 0.9, {"ema": 1, "lars": 0, "lamb": 2, "linear-lr": 0}),
-        ("sgd", 0.0, {"swa": 1, "lars": 1, "lamb": 3, "adascale": 2.5}),
+        ("sgd", 0.0, {"swa": 1, "lars": 1, "lamb": 3, "adascale": 1}),
         ("adamw", 0.9, {"ema": 1, "lamb": 1}),
     ],
 )

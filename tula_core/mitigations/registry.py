@@ -84,7 +84,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             entry="tula_core.mitigations.rates.adascale:AdaScale",
             options={"memory": _MEMORY},
             step_cost=1.03,
-            parameter_copies=2.5,
+            parameter_copies=1.0,
             excludes=_excluding(
                 "adascale",
                 (_RULES + " warmup", _RATE),
@@ -156,7 +156,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
                 "memory": _MEMORY,
             },
             step_cost=1.03,
-            parameter_copies=2.5,
+            parameter_copies=1.0,
             excludes=_excluding(
                 "adaptive-batch", (_GROWING, _BATCH), (_RULES + " warmup", _RATE), ("post-local-sgd", _LOCAL)
             ),
