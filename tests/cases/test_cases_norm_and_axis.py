@@ -119,6 +119,18 @@ def test_a_tail_of_one_sample_ends_no_training(runs: Runs, ranks: int, batch: in
     assert found["result"]["samples"] == 257 and found["result"]["steps"] == -(-257 // batch)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rest_that_does_not_go_round_ends_no_training(folder: Path, ranks: int) -> None:
+    """Elsewhere a run taken up with more processes has one sample or none for some of them, and dies of it."""
+    own = {"workload": "odd_258", "checkpoint": str(folder / f"rest-{ranks}.pt"), "mitigation": []}
+    first = {**own, "local_batch": 128, "batch": 128, "stop_at": 256}
+    stopped = in_world(folder / f"stopped-{ranks}", 1, "runs", runs={"one": first})
+    assert stopped["one"]["error"] == "stopped by signal 15 after 256 samples"
+    again = {**own, "local_batch": 32, "resume": True}
+    found = in_world(folder / f"rest-{ranks}", ranks, "runs", runs={"again": again})["again"]
+    assert found["error"] is None and found["result"]["samples"] == 258
+
+
 @pytest.mark.parametrize("batch", ODD_BATCHES)
 def test_the_plan_says_that_a_tail_is_shared(batch: int) -> None:
     """What is done with the odd sample is told before, not found out."""

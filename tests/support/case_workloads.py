@@ -197,6 +197,11 @@ def windows_80() -> Workload:
     return workload(samples=80, epochs=1)
 
 
+def odd_258() -> Workload:
+    """Two samples more than whole batches, for a norm that needs two on each process."""
+    return workload(lambda: Net(norm=True), samples=258, batch_size=64, epochs=1)
+
+
 def odd_257() -> Workload:
     """A training set that leaves one sample at every usual batch size, and a norm that cannot use one."""
     return workload(lambda: Net(norm=True), samples=257, batch_size=64, epochs=1)
