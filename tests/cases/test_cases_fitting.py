@@ -256,6 +256,11 @@ MEMORY_TEXTS = [
     "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
     "DataLoader worker (pid 12) is killed by signal: Killed. ",
     "MPS backend out of memory (MPS allocated: 8 GB)",
+    'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":1, please report a bug',
+    'NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED at "CUDACachingAllocator.cpp":1123',
+    "FIND was unable to find an engine to execute this computation",
+    "GET was unable to find an engine to execute this computation",
+    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
 ]
 
 
@@ -292,6 +297,9 @@ def test_a_child_that_the_system_killed_is_taken_for_one_that_did_not_fit(tmp_pa
     [
         RuntimeError("mat1 and mat2 shapes cannot be multiplied (64x7 and 6x16)"),
         RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasSgemm( handle, opa, opb)`"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, opb)`"),
         ValueError("out of memory is the name of this column"),
         wrapped(KeyError("no label")),
     ],
