@@ -202,6 +202,22 @@ def test_a_choice_that_accumulates_warns_of_its_norm(norm: bool, warned: bool) -
 # P42
 
 
+def test_no_figure_has_two_values_at_one_place_after_a_divergence(folder: Path) -> None:
+    """Elsewhere the points of the branch that was given up stay among those that took its place."""
+    points: list[tuple[int, str]] = []
+    outcome, error = run_attempt(
+        attempt(case_plan("steep", (1, 96, 1)), folder / "steep"),
+        lambda event: None,
+        lambda samples, figures: points.extend((samples, name) for name in figures),
+    )
+    assert error is None and outcome.status == "FINISHED"
+    assert any(".again_" in name for _, name in points)
+    assert len(points) == len(set(points))
+    for figure in {name for _, name in points}:
+        steps = [samples for samples, name in points if name == figure]
+        assert steps == sorted(steps)
+
+
 def test_evaluations_lie_on_one_axis_on_any_number_of_ranks(folder: Path) -> None:
     """Elsewhere every hundredth update is another moment on four ranks, and points are dropped as out of order."""
     points: list[tuple[int, Mapping[str, float]]] = []
