@@ -121,6 +121,31 @@ def test_without_a_limit_of_the_users_the_free_memory_is_the_limit(state: Path) 
     assert {use.outcome for use in found.profile.memory} == {"ok"}
 
 
+def test_the_first_size_of_all_is_not_tried_blindly(state: Path) -> None:
+    """Elsewhere the first trial is as large as the recipe's batch would have it, whatever is free."""
+    found = measured(state, "little_memory_large_batch", seconds=60)
+    tried = max(found.trained())
+    assert tried >= 8 and tried * HELD_BYTES <= 0.8 * FREE_BYTES
+    assert any("forecast exceeds the memory" in warning for warning in found.profile.warnings)
+    assert {use.outcome for use in found.profile.memory} == {"ok"} and found.profile.pilots
+    plan = api.plan(found.job, profile=found.profile)
+    assert plan.choice is not None and plan.choice.candidate.local_batch <= 0.8 * FREE_BYTES / HELD_BYTES
+
+
+def test_a_size_that_ran_in_more_memory_than_it_may_use_does_not_fit() -> None:
+    """Elsewhere what happened to run is a success, and the next run with a fuller machine dies of it."""
+    profile, job = readings({4: 2.0, 8: 2.2, 16: 2.6}), make_job()
+    rows = tuple(
+        dataclasses.replace(use, outcome="over_limit" if use.local_batch == 16 else "ok") for use in profile.memory
+    )
+    profile = dataclasses.replace(profile, memory=rows)
+    check_profile(profile)
+    plan = make_plan(profile, job, fit(profile, job), mitigation=("linear-lr", "warmup"))
+    refused = [row for row in plan.table if row.candidate.local_batch >= 16]
+    assert refused and not any(row.feasible for row in refused)
+    assert refused[0].infeasible_because == "local batch 16 needed more memory than may be used when it was measured"
+
+
 # P03, P20
 
 
@@ -231,6 +256,11 @@ MEMORY_TEXTS = [
     "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
     "DataLoader worker (pid 12) is killed by signal: Killed. ",
     "MPS backend out of memory (MPS allocated: 8 GB)",
+    'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":1, please report a bug',
+    'NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED at "CUDACachingAllocator.cpp":1123',
+    "FIND was unable to find an engine to execute this computation",
+    "GET was unable to find an engine to execute this computation",
+    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
 ]
 
 
@@ -267,6 +297,9 @@ def test_a_child_that_the_system_killed_is_taken_for_one_that_did_not_fit(tmp_pa
     [
         RuntimeError("mat1 and mat2 shapes cannot be multiplied (64x7 and 6x16)"),
         RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasSgemm( handle, opa, opb)`"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, opb)`"),
         ValueError("out of memory is the name of this column"),
         wrapped(KeyError("no label")),
     ],

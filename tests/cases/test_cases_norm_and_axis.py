@@ -119,6 +119,18 @@ def test_a_tail_of_one_sample_ends_no_training(runs: Runs, ranks: int, batch: in
     assert found["result"]["samples"] == 257 and found["result"]["steps"] == -(-257 // batch)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rest_that_does_not_go_round_ends_no_training(folder: Path, ranks: int) -> None:
+    """Elsewhere a run taken up with more processes has one sample or none for some of them, and dies of it."""
+    own = {"workload": "odd_258", "checkpoint": str(folder / f"rest-{ranks}.pt"), "mitigation": []}
+    first = {**own, "local_batch": 128, "batch": 128, "stop_at": 256}
+    stopped = in_world(folder / f"stopped-{ranks}", 1, "runs", runs={"one": first})
+    assert stopped["one"]["error"] == "stopped by signal 15 after 256 samples"
+    again = {**own, "local_batch": 32, "resume": True}
+    found = in_world(folder / f"rest-{ranks}", ranks, "runs", runs={"again": again})["again"]
+    assert found["error"] is None and found["result"]["samples"] == 258
+
+
 @pytest.mark.parametrize("batch", ODD_BATCHES)
 def test_the_plan_says_that_a_tail_is_shared(batch: int) -> None:
     """What is done with the odd sample is told before, not found out."""
@@ -188,6 +200,22 @@ def test_a_choice_that_accumulates_warns_of_its_norm(norm: bool, warned: bool) -
 
 
 # P42
+
+
+def test_no_figure_has_two_values_at_one_place_after_a_divergence(folder: Path) -> None:
+    """Elsewhere the points of the branch that was given up stay among those that took its place."""
+    points: list[tuple[int, str]] = []
+    outcome, error = run_attempt(
+        attempt(case_plan("steep", (1, 96, 1)), folder / "steep"),
+        lambda event: None,
+        lambda samples, figures: points.extend((samples, name) for name in figures),
+    )
+    assert error is None and outcome.status == "FINISHED"
+    assert any(".again_" in name for _, name in points)
+    assert len(points) == len(set(points))
+    for figure in {name for _, name in points}:
+        steps = [samples for samples, name in points if name == figure]
+        assert steps == sorted(steps)
 
 
 def test_evaluations_lie_on_one_axis_on_any_number_of_ranks(folder: Path) -> None:

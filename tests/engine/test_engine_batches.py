@@ -1,5 +1,6 @@
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -111,13 +112,44 @@ def test_a_stream_goes_on_where_another_stopped() -> None:
 def test_another_layout_takes_the_rest_of_the_epoch(before: Layout, after: Layout, steps: int) -> None:
     taken = list(itertools.islice(stream(61, before).from_samples(0), steps))
     seen, position = order_of(before, 0, taken[-1].samples_after, 61), taken[-1].samples_after
-    left = -position % 61
-    if 0 < left < after.processes:
-        with pytest.raises(InputError, match="leaves some of"):
-            next(stream(61, after).from_samples(position))
-        return
-    rest = order_of(after, position, -(-position // 61) * 61, 61)
-    assert sorted(seen + rest) == sorted(list(range(61)) * (-(-position // 61)))
+    end = -(-position // 61) * 61
+    weights = Counter(seen) + counted_of(after, position, end, 61)
+    assert {number: round(weight, 9) for number, weight in weights.items()} == dict.fromkeys(range(61), end // 61)
+
+
+@pytest.mark.parametrize("samples", [257, 258, 259, 500])
+@pytest.mark.parametrize("first", [(1, 64), (1, 128), (2, 64), (1, 256)])
+@pytest.mark.parametrize("second", [(1, 32), (2, 32), (3, 64), (4, 16), (3, 8)])
+def test_a_rest_leaves_no_process_with_one_sample(
+    samples: int, first: tuple[int, int], second: tuple[int, int]
+) -> None:
+    """Elsewhere a run that goes on elsewhere gives a process a single sample, and batch norm refuses it."""
+    before, after = (Layout(processes=processes, local_batch=local) for processes, local in (first, second))
+    for position in itertools.accumulate(step_sizes(samples, before)):
+        for rank in range(after.processes):
+            for step in itertools.takewhile(
+                lambda step: step.samples_before < samples, stream(samples, after, rank).from_samples(position)
+            ):
+                assert min(len(inputs) for inputs, _ in step.micro_batches) >= 2
+                assert max(len(inputs) for inputs, _ in step.micro_batches) <= after.local_batch
+                # What methods measure only where shares are equal is then measured on all processes or on none.
+                if step.global_samples < 2 * after.processes and after.processes > 1:
+                    assert step.global_samples != after.processes * sum(step.sizes)
+        weights = counted_of(after, position, samples, samples)
+        assert all(weight == pytest.approx(1.0) for weight in weights.values())
+        assert len(weights) == samples - position
+
+
+def counted_of(layout: Layout, begin: int, end: int, samples: int) -> Counter[int]:
+    """Return how much each sample counts between two positions, over all processes."""
+    found: Counter[int] = Counter()
+    for rank in range(layout.processes):
+        steps = stream(samples, layout, rank).from_samples(begin)
+        for step in itertools.takewhile(lambda step: step.samples_before < end, steps):
+            for (inputs, _), size in zip(step.micro_batches, step.sizes, strict=True):
+                for number in inputs.tolist():
+                    found[number] += size / len(inputs)  # type: ignore[assignment]
+    return Counter({number: weight for number, weight in found.items() if weight})
 
 
 def order_of(layout: Layout, begin: int, end: int, samples: int) -> list[int]:

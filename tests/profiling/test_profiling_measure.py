@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import random
 import tempfile
@@ -6,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from factories import make_profile
 from profiling_facts import make_facts, make_hardware, make_job
 
 from tula_core.errors import InputError, OutOfMemoryError, RunError
@@ -13,10 +15,10 @@ from tula_core.job import Job
 from tula_core.models.checking import check_profile
 from tula_core.profiling import complete, measure, profile
 from tula_core.profiling.collector import Collector
-from tula_core.profiling.measure import Probe, _time_limit
+from tula_core.profiling.measure import Probe, _measure_world, _time_limit, _why_stopped
 from tula_core.profiling.worlds import ONE
 from tula_core.progress import silent
-from tula_core.records import from_json, to_json
+from tula_core.records import StartUp, from_json, to_json
 
 HERE = Path(__file__).parent
 
@@ -140,6 +142,31 @@ def test_a_size_that_does_not_fit_is_a_data_point(tmp_path, workload, outcome):
     assert any("64" in warning for warning in found.warnings)
 
 
+def test_where_no_time_is_left_to_start_again_it_is_said_what_is_missing(tmp_path):
+    """Elsewhere a search cut short by a failure reports that everything was measured."""
+    collector = Collector(silent, 30.0)
+    collector.begin(ONE)
+    shape = {"nodes": 1, "processes_per_node": 1}
+    collector.steps[ONE, 64] = dataclasses.replace(make_profile().steps[0], steps=2, **shape)
+    collector.start_up[ONE] = StartUp(**shape, seconds=15.0)
+    collector.record_failed("out_of_memory", 128)
+    collector._began_s -= 15.0
+    job = make_job({"probe": {"seconds": 30}})
+    probe = Probe(
+        job=job,
+        facts=make_facts(),
+        hardware=make_hardware(),
+        folder=tmp_path,
+        collector=collector,
+        pilot_world=ONE,
+    )
+    _measure_world(probe, ONE, 1.0, 0)
+    assert not list(tmp_path.iterdir())  # nothing was started
+    assert "15 s of the budget were left" in _why_stopped(probe)
+    [said] = [text for text in collector.warnings if "not measured to the end" in text]
+    assert "a local batch of 128 did not fit" in said and "timed for 2 to 2 steps, and no pilot was run" in said
+
+
 def test_nothing_that_fits_is_an_error_with_the_size(tmp_path):
     with pytest.raises(OutOfMemoryError, match="local batch of 1 on 1 process"):
         measured(tmp_path, "never_fits", recipe={"batch_size": 2}, constraints={"max_local_batch": 1})
@@ -154,7 +181,8 @@ def test_a_wrong_label_is_reported_as_itself(tmp_path):
 
 def test_a_limit_on_memory_stops_the_sizes_and_a_rate_too_high_the_pilots(tmp_path):
     found = measured(tmp_path, "diverging", recipe={"learning_rate": 1e30}, constraints={"memory": "1MB"})
-    assert [row.local_batch for row in found.steps] == [8]  # its own forecast is above the limit: no other is tried
+    assert [row.local_batch for row in found.steps] == [2]  # even this is above the limit: no other is tried
+    assert found.memory[0].outcome == "ok"  # of the machine's memory there is enough, and limits of a job may change
     assert any("forecast exceeds the memory" in warning for warning in found.warnings)
     assert found.probe.stopped_because == "all configurations are measured"
     assert [pilot.global_batch for pilot in found.pilots] == [32, 128]

@@ -197,6 +197,11 @@ def windows_80() -> Workload:
     return workload(samples=80, epochs=1)
 
 
+def odd_258() -> Workload:
+    """Two samples more than whole batches, for a norm that needs two on each process."""
+    return workload(lambda: Net(norm=True), samples=258, batch_size=64, epochs=1)
+
+
 def odd_257() -> Workload:
     """A training set that leaves one sample at every usual batch size, and a norm that cannot use one."""
     return workload(lambda: Net(norm=True), samples=257, batch_size=64, epochs=1)
@@ -351,3 +356,9 @@ def _pilots_run_out(network: Net, inputs: Tensor) -> None:
 def pilots_run_out() -> Workload:
     """Memory runs out where the weights have moved far: in pilots alone, since a sweep's steps leave them alone."""
     return workload(lambda: Net(_pilots_run_out), learning_rate=100.0)
+
+
+def little_memory_large_batch() -> Workload:
+    """As `little_memory`, with a recipe's batch of a thousand: a quarter of it needs more than twice what is free."""
+    little_memory()
+    return workload(lambda: Hungry(log_pass), samples=2000, batch_size=1024)

@@ -18,7 +18,18 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from tula_core.engine.shares import Layout, micro_batch_sizes, own_samples, split, step_sizes, window_sizes
+from tula_core.engine.shares import (
+    Layout,
+    Part,
+    is_small_rest,
+    micro_batch_sizes,
+    own_samples,
+    repeats,
+    rest_parts,
+    split,
+    step_sizes,
+    window_sizes,
+)
 from tula_core.errors import InputError
 from tula_core.seeding import derive_seed, fold
 
@@ -47,7 +58,7 @@ class Step:
     micro_batches
         Pairs of inputs and targets; each process has at least one, sizes may differ by one sample.
     sizes
-        Samples in each micro-batch.
+        Samples that each micro-batch counts for: those in it, but in a small rest of an epoch, see `rest_parts`.
     starts
         The place of each micro-batch's first sample in the run: training samples before it, over all epochs. The same
         sample of an epoch has the same place however the step is spread.
@@ -93,6 +104,7 @@ class _Window(NamedTuple):
     samples_before: int
     ends_epoch: bool
     picks: list[Pick]
+    sizes: tuple[int, ...]
     starts: tuple[int, ...]
 
 
@@ -188,12 +200,7 @@ class BatchStream:
         """Yield steps for ever, beginning after ``samples_seen`` training samples.
 
         Where that is within a step of this layout, as after a run with another batch size, the rest of the epoch is
-        taken in steps of its own: every sample is still used once per epoch.
-
-        Raises
-        ------
-        InputError
-            Fewer samples are left of the epoch than there are processes.
+        taken in steps of its own: every sample still counts once per epoch, see `rest_parts` for few of them.
         """
         windows = self._windows(*divmod(samples_seen, self._epoch_samples))
         if self._workers:
@@ -208,7 +215,7 @@ class BatchStream:
 
     def _windows(self, epoch: int, position: int) -> Iterator[_Window]:
         """Yield the window of every step from ``position`` of ``epoch`` on, for ever."""
-        sizes = self._sizes_from(position)
+        sizes, shares = self._sizes_from(position)
         while True:
             order = epoch_order(self._seed, epoch, self._samples)
             for number, size in enumerate(sizes):
@@ -217,31 +224,34 @@ class BatchStream:
                     samples=size,
                     samples_before=before,
                     ends_epoch=number == len(sizes) - 1,
-                    picks=self._picks(order, epoch, position, size),
-                    starts=tuple(before + begin for begin, _ in self._shares[size]),
+                    picks=[self._pick(order, epoch, position, part) for part in shares[size]],
+                    sizes=tuple([part.counted for part in shares[size]]),
+                    starts=tuple([before + part.begin for part in shares[size]]),
                 )
                 position += size
-            epoch, position, sizes = epoch + 1, 0, self._sizes
+            epoch, position, sizes, shares = epoch + 1, 0, self._sizes, self._shares
 
-    def _sizes_from(self, position: int) -> list[int]:
+    def _sizes_from(self, position: int) -> tuple[list[int], dict[int, list[Part]]]:
+        """Return the sizes of the steps up to the end of the epoch, and how each size is shared out."""
         first = int(np.searchsorted(self._starts, position))
         if self._starts[first] == position:
-            return self._sizes[first:]
+            return self._sizes[first:], self._shares
         sizes = window_sizes(self._epoch_samples - position, self._layout)
-        self._shares |= {size: self._share(size) for size in set(sizes)}
-        return sizes
+        return sizes, {size: self._share(size, rest=True) for size in set(sizes)}
 
-    def _picks(self, order: NDArray[np.int64], epoch: int, start: int, size: int) -> list[Pick]:
-        return [
-            Pick(order[start + begin : start + end], fold(self._transform_seed, epoch, start + begin))
-            for begin, end in self._shares[size]
-        ]
+    def _pick(self, order: NDArray[np.int64], epoch: int, start: int, part: Part) -> Pick:
+        indices = order[start + part.begin : start + part.end]
+        seed = fold(self._transform_seed, epoch, start + part.begin)
+        return Pick(indices if part.repeats == 1 else np.repeat(indices, part.repeats), seed)
 
-    def _share(self, size: int) -> list[tuple[int, int]]:
-        """Return where this process's micro-batches begin and end in a step of ``size`` samples."""
+    def _share(self, size: int, *, rest: bool = False) -> list[Part]:
+        """Return this process's micro-batches in a step of ``size`` samples, ``rest`` for the end of an epoch begun."""
+        if rest and is_small_rest(size, self._layout):
+            return rest_parts(size, self._layout, self._rank)
         counts = micro_batch_sizes(size, self._layout, self._rank)
         ends = np.cumsum([sum(own_samples(size, self._layout)[: self._rank]), *counts]).tolist()
-        return list(itertools.pairwise(ends))
+        pairs = [repeats(count, self._layout) if rest else 1 for count in counts]
+        return [Part(a, b, b - a, pair) for (a, b), pair in zip(itertools.pairwise(ends), pairs, strict=True)]
 
     def _load(self, picks: Iterator[Pick]) -> Iterator[Any]:
         loader: DataLoader[Any] = DataLoader(
@@ -258,7 +268,7 @@ class BatchStream:
 def _step(window: _Window, micro_batches: list[Any]) -> Step:
     return Step(
         micro_batches=micro_batches,
-        sizes=tuple([len(pick.indices) for pick in window.picks]),
+        sizes=window.sizes,
         starts=window.starts,
         global_samples=window.samples,
         samples_before=window.samples_before,

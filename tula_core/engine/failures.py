@@ -29,12 +29,19 @@ _MEMORY_TEXTS = (
     "cannot allocate memory",
     "defaultcpuallocator: not enough memory",
     "std::bad_alloc",
-    "nvml_success == r internal assert failed",
+    # Only the path that has found no memory asks the driver for what it would report of it.
+    "nvml_success == ",
     "cudnn_status_alloc_failed",
     "cusolver_status_alloc_failed",
     "cusparse_status_alloc_failed",
     "cufft_alloc_failed",
+    # Every algorithm was tried and each had too little room for its workspace; a driver that does not match says the
+    # same, but at every size, and then its own words are what is shown.
     "unable to find a valid cudnn algorithm to run convolution",
+    "was unable to find an engine to execute this computation",
+    # The library's own room could not be had. From calls with a handle it means another fault.
+    "cublas_status_not_initialized when calling `cublascreate(",
+    "cudnn_status_not_initialized when calling `cudnncreate(",
     "is killed by signal: killed",  # a loader worker
 )
 _PEER_TEXTS = (

@@ -132,7 +132,8 @@ def squared_norm(tensors: Sequence[Tensor]) -> float:
 def sum_of_squares(tensor: Tensor) -> Tensor:
     """Return the sum of squares in float64, shape ``()``; of a large tensor never more than a piece is copied to it."""
     if tensor.numel() <= _PIECE:
-        return torch.linalg.vector_norm(tensor, dtype=torch.float64).square()
+        norm: Tensor = torch.linalg.vector_norm(tensor, dtype=torch.float64)
+        return norm.square()
     rows = _PIECE * len(tensor) // tensor.numel()
-    pieces = tensor.split(rows) if rows else tensor.unbind()
+    pieces = torch.split(tensor, rows) if rows else torch.unbind(tensor)
     return torch.stack([sum_of_squares(piece) for piece in pieces]).sum()

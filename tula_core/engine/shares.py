@@ -6,6 +6,7 @@ Training and planning ask these same functions, so that a plan knows of every od
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tula_core.errors import InputError
 from tula_core.mitigations.batches.dual import LEAST_SAMPLES, update_sizes
@@ -110,6 +111,56 @@ def micro_batch_sizes(step_samples: int, layout: Layout, rank: int) -> list[int]
     own = own_samples(step_samples, layout)[rank]
     updates = [own] if layout.shares is None else update_sizes(own, layout.shares[rank][1])
     return [size for part in updates for size in split(part, -(-part // layout.local_batch))]
+
+
+class Part(NamedTuple):
+    """A micro-batch of one process.
+
+    ``begin`` and ``end`` are places in the step, ``counted`` is how many samples the micro-batch counts for, and
+    ``repeats`` how often each of its samples is in it; see `rest_parts`.
+    """
+
+    begin: int
+    end: int
+    counted: int
+    repeats: int
+
+
+def is_small_rest(samples: int, layout: Layout) -> bool:
+    """Return whether a step has too few samples for two on each process."""
+    return samples < 2 * layout.processes
+
+
+def repeats(size: int, layout: Layout) -> int:
+    """Return how often each sample is in a micro-batch of the rest of an epoch: one that is alone is paired."""
+    return 2 if size == 1 and layout.local_batch > 1 else 1
+
+
+def rest_parts(samples: int, layout: Layout, rank: int) -> list[Part]:
+    """Return the micro-batches of ``rank`` in a step of fewer than two samples for each process.
+
+    As many processes as can take two samples each, and a last odd one goes to the last of them. The others take the
+    first two as well and count for none, because all have to take part in a step. A sample that has to be alone is
+    paired with itself and counts once: batch norm can train on no single one. Where processes make updates of their
+    own, which are averaged afterwards, those that take samples again count them as theirs.
+
+    >>> rest_parts(3, Layout(processes=2, local_batch=8), 0), rest_parts(3, Layout(processes=2, local_batch=8), 1)
+    ([Part(begin=0, end=3, counted=3, repeats=1)], [Part(begin=0, end=2, counted=0, repeats=1)])
+    >>> rest_parts(1, Layout(processes=1, local_batch=8), 0)
+    [Part(begin=0, end=1, counted=1, repeats=2)]
+    """
+    taking = max(1, samples // 2)
+    begin = 2 * rank
+    end = samples if rank == taking - 1 else begin + 2
+    if rank >= taking:
+        begin, end = 0, min(2, samples)
+    counts = rank < taking or layout.shares is not None
+    updates = [end - begin] if layout.shares is None else update_sizes(end - begin, layout.shares[rank][1])
+    parts = []
+    for size in (size for update in updates for size in split(update, -(-update // layout.local_batch))):
+        parts.append(Part(begin, begin + size, size if counts else 0, repeats(size, layout)))
+        begin += size
+    return parts
 
 
 def smallest_micro_batch(samples: int, layout: Layout) -> int:

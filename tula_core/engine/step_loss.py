@@ -27,7 +27,11 @@ class SummedLoss:
     def __init__(self, loss: WeightedLoss, step: Step, context: WorkerContext, *, communicate: bool = True) -> None:
         self._loss = loss
         self._samples = step.global_samples
-        weights: list[Any] = [loss.weight(targets) for _, targets in step.micro_batches]
+        # A micro-batch counts for fewer samples than are in it where an epoch's rest did not go round.
+        weights: list[Any] = [
+            loss.weight(targets) * (size / len(targets))
+            for (_, targets), size in zip(step.micro_batches, step.sizes, strict=True)
+        ]
         self._weight = torch.stack(weights).sum().to(context.device, torch.float64)
         self._scale: Tensor | None = None
         self._waiting: Any = None

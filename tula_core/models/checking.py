@@ -51,7 +51,7 @@ def check_profile(profile: Profile) -> None:
     for group, names in _NOT_NEGATIVE.items():
         _check_all(group, getattr(profile, group), names, low=0.0)
     for index, use in enumerate(profile.memory):
-        if use.outcome == "ok":
+        if use.outcome in ("ok", "over_limit"):
             _check(f"memory[{index}].peak_bytes", use.peak_bytes, low=0.0, open_end=True)
     for name in ("memory_bytes", "device_memory_bytes"):
         if getattr(profile.hardware, name) is not None:

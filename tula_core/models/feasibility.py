@@ -76,7 +76,7 @@ class Feasibility:
             case Verdict.PRECISION:
                 return self.precisions.refused(candidate.precision)
             case Verdict.OUT_OF_MEMORY:
-                return f"local batch {self._failed(candidate)} ran out of memory when it was measured"
+                return f"local batch {self._failed_words(candidate)} when it was measured"
             case Verdict.NEVER_ENDS:
                 per_hour = self.models.job.cluster.spot_interruptions_per_hour
                 return (
@@ -106,8 +106,15 @@ class Feasibility:
             found |= as_many & (shapes.local_batch >= use.local_batch)
         return found
 
+    def _failed_words(self, candidate: Candidate) -> str:
+        failed, memory = self._failed(candidate), self.models.memory
+        over = memory is not None and all(
+            use.outcome == "over_limit" for use in memory.failed if use.local_batch == failed
+        )
+        return f"{failed} needed more memory than may be used" if over else f"{failed} ran out of memory"
+
     def _failed(self, candidate: Candidate) -> int | None:
-        """Return the local batch that ran out of memory, of the first layout that is as large."""
+        """Return the local batch that did not fit, of the first layout that is as large."""
         for part in () if self.models.memory is None else layouts_of(candidate):
             assert self.models.memory is not None
             failed = self.models.memory.failed_at(part.processes_per_node, part.nodes)

@@ -137,8 +137,13 @@ class Collector:
         self.swept = dict(data)
 
     def _on_memory(self, data: Mapping[str, Any]) -> None:
-        use = _record(MemoryUse, self._shape() | dict(data) | {"outcome": "ok"})
+        use = _record(MemoryUse, self._shape() | dict(data))
         self.memory[self.world, use.local_batch] = use
+        if use.outcome == "over_limit":
+            self.warn(
+                f"a local batch of {use.local_batch} on {self.world} needed more memory than may be used: it ran, and "
+                "is taken for one that does not fit"
+            )
 
     def _on_content(self, data: Mapping[str, Any]) -> None:
         self.content = _record(ContentMemory, data)

@@ -40,6 +40,7 @@ class Probe:
     pilot_world: World
     launches: int = 0
     unsettled: list[str] = field(default_factory=list)
+    cut_short: str = ""  # why time that was left was of no use
     left_out: str = ""  # worlds that were not worth measuring
 
     @property
@@ -171,6 +172,8 @@ def _most_worth(probe: Probe, worlds: Sequence[World], waiting: Sequence[World])
 
 
 def _why_stopped(probe: Probe) -> str:
+    if probe.cut_short and probe.used_s < probe.job.probe.seconds:
+        return f"{probe.cut_short}; the budget is {probe.job.probe.seconds:g} s"
     if probe.unsettled:
         return f"the budget of {probe.job.probe.seconds:g} s is used"
     if probe.left_out:
@@ -197,7 +200,10 @@ def _measure_world(probe: Probe, world: World, share: float, later_starts: int) 
         sizes = plans.local_batches(probe.job, probe.facts, world, below=failed)
         measured = any(key[0] == world for key in probe.collector.steps)
         no_time = probe.left_for(world) < _start_s(probe) + FEWEST_SECONDS
-        if not sizes or (failed and no_time and (measured or world != ONE)):
+        if not sizes:
+            return
+        if failed and no_time and (measured or world != ONE):
+            _note_cut(probe, world, failed)
             return
         result = _launch(probe, world, sizes, {"share": share, "later_starts": later_starts})
         if result.failure is None:
@@ -208,9 +214,24 @@ def _measure_world(probe: Probe, world: World, share: float, later_starts: int) 
             return
 
 
+def _note_cut(probe: Probe, world: World, failed: int) -> None:
+    """Say what is missing where no time was left to start again after a size that did not fit."""
+    start_s, left_s = _start_s(probe), max(0.0, probe.job.probe.seconds - probe.used_s)
+    own = [timing.steps for (of, _), timing in probe.collector.steps.items() if of == world]
+    probe.unsettled.append(f"{world}: no time to start again")
+    probe.cut_short = f"{left_s:.0f} s of the budget were left, too short to start again"
+    missing = f"its sizes were timed for {min(own)} to {max(own)} steps" if own else "none of its sizes was timed"
+    piloted = any(of == world for of, _ in probe.collector.pilots)
+    probe.collector.warn(
+        f"{world} was not measured to the end: a local batch of {failed} did not fit, and of the probe's time "
+        f"{left_s:.0f} s were left where starting again takes about {start_s:.0f} s. So {missing}"
+        f"{'' if piloted or not _pilots(probe, world) else ', and no pilot was run'}; raise probe.seconds"
+    )
+
+
 def _note_limits(probe: Probe, world: World, *, settled: bool, limited_by: str) -> None:
-    if limited_by == "memory":
-        largest = probe.collector.largest_fit(world)
+    largest = probe.collector.largest_fit(world)
+    if limited_by == "memory" and largest is not None:
         probe.collector.warn(
             f"a local batch above {largest} on {world} was not tried: its forecast exceeds the memory that may be used"
         )
@@ -222,12 +243,14 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
     collector = probe.collector
     collector.begin(world)
     reference = plans.reference_batch(probe.job, probe.facts)
+    smaller = plans.smaller_sizes(probe.facts, sizes[0])
     probe.launches += 1
     task = WorkerTask(
         entry="tula_core.profiling.sweep:run_in_worker",
         payload={
             "job": probe.trained_job.to_dict(),
             "sizes": list(sizes),
+            "smaller": smaller,
             "middle": max(1, reference // world.processes),
             "gradient_bytes": probe.facts.gradient_bytes,
             "smallest_batch": probe.facts.smallest_batch,
@@ -235,7 +258,7 @@ def _launch(probe: Probe, world: World, sizes: Sequence[int], timing: Mapping[st
             "noise": world == probe.pilot_world,
             "precisions": list(probe.job.other_precisions) if world == ONE else [],
             "find_rate": world == ONE and probe.job.recipe.range_test and collector.learning_rate is None,
-            **active_worlds.worker_hints(probe.known, world, sizes),
+            **active_worlds.worker_hints(probe.known, world, [*smaller, *sizes]),
             "seconds": probe.left_for(world),
             "launched_at_s": time.time(),
             **timing,

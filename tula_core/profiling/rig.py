@@ -50,8 +50,10 @@ class Rig:
         self.input_values = first_input_values(self.workload)
         self._trainee: Trainee | None = self._assembled()
         self._most_evaluated: int | None = None  # a batch, where a larger one ran out of memory
-        self.base_bytes = self._held_bytes()
-        self.memory_limit_bytes = self._memory_limit()
+        # Of the emptiest process: all of them decide by this figure, and have to decide alike.
+        self.base_bytes = int(-context.all_reduce_max([-float(self._held_bytes())])[0])
+        self.machine_limit_bytes = self._machine_limit()
+        self.memory_limit_bytes = min(self.machine_limit_bytes, self.job.constraints.memory or self.machine_limit_bytes)
         start_s = max(0.0, time.time() - payload["launched_at_s"])
         self._deadline = time.monotonic() + own_seconds(
             payload["seconds"], start_s, share=payload["share"], later_starts=payload["later_starts"]
@@ -128,15 +130,14 @@ class Rig:
             return int(torch.cuda.memory_reserved(self.context.device))
         return int(psutil.Process().memory_info().rss)
 
-    def _memory_limit(self) -> int:
-        """Return what this process may grow to: 80 % of what is free, in equal shares, and the job's own limit."""
+    def _machine_limit(self) -> int:
+        """Return what this process may grow to: 80 % of what is free, in equal shares."""
         if self.context.device.type == "cuda":
             free = float(torch.cuda.mem_get_info(self.context.device)[0])
         else:
             free = free_memory_bytes() / self.context.processes
         limit = self.base_bytes + int(_FREE_SHARE * free)
-        own = self.job.constraints.memory
-        return int(-self.context.all_reduce_max([-float(min(limit, own or limit))])[0])
+        return int(-self.context.all_reduce_max([-float(limit)])[0])
 
 
 class StepFeed:

@@ -21,7 +21,8 @@ from tula_core.profiling.power import PowerLog
 from tula_core.profiling.precision import measure_precisions
 from tula_core.profiling.rate_rules import RATE_SHARE
 from tula_core.profiling.rig import Rig, StepFeed
-from tula_core.profiling.statistics import drift, forecast_peak
+from tula_core.profiling.scouts import Scouts, fits, send_scouts, sizes_after
+from tula_core.profiling.statistics import drift
 from tula_core.profiling.timing import CLOCKED_STEPS, SizeRun, first_look, timed_block
 from tula_core.seeding import derive_seed
 
@@ -50,6 +51,7 @@ class Sweep:
         self.runs: list[SizeRun] = []
         self.power = PowerLog(rig.context)
         self.peaks: list[tuple[int, int]] = []
+        self.scouts = Scouts()
         self.begun_s = rig.left_s()
         self.limited_by = ""
         self.eval_limit = EVALUATION_SAMPLES
@@ -59,7 +61,9 @@ class Sweep:
     def first_looks(self) -> None:
         """Try each size from the smallest up: memory, first step, two more; stop where the next may not fit."""
         rig = self.rig
-        for size in self.payload["sizes"]:
+        sizes, smaller = self.payload["sizes"], self.payload["smaller"]
+        self.scouts = send_scouts(rig, smaller, sizes[0])
+        for size in sizes_after(rig, self.scouts, smaller, sizes):
             feed = StepFeed(rig, rig.layout(size))
             if feed.full_steps == 0:
                 continue
@@ -73,9 +77,14 @@ class Sweep:
             phases.end_training()
             self._evaluate_batch(run, phases)
             peaks = phases.peaks(size)
-            self.peaks.append((size, max(peaks["peak_bytes"], peaks["first_peak_bytes"])))
+            peak = max(peaks["peak_bytes"], peaks["first_peak_bytes"])
+            self.peaks.append((size, peak))
+            over = peak > rig.machine_limit_bytes
+            rig.context.emit("memory", local_batch=size, outcome="over_limit" if over else "ok", **peaks)
+            if over and self.runs:
+                self.limited_by = "memory"
+                break
             self.runs.append(run)
-            rig.context.emit("memory", local_batch=size, **peaks)
             self._report(run)
         rig.context.emit("trying", local_batch=None)
 
@@ -94,11 +103,11 @@ class Sweep:
 
     def _limit(self, size: int) -> str:
         """Return why ``size`` is not to be tried, empty where it is."""
+        known = self.peaks or self.scouts.peaks
+        if known and not fits(self.rig, known, size):
+            return "memory"
         if not self.runs:
             return ""
-        peak = forecast_peak(self.peaks, self.rig.base_bytes, size)
-        if peak > self.rig.memory_limit_bytes:
-            return "memory"
         last = self.runs[-1]
         needed = last.start_extra_s + 8 * last.estimate_s * size / last.local_batch
         spent = self.begun_s - self.rig.left_s()
@@ -199,7 +208,8 @@ class Sweep:
 
     def _report(self, run: SizeRun) -> None:
         first = self.runs[0] if self.runs else run
-        timing = run.timing(self.rig, 0.0 if run is first else first.start_extra_s)
+        extra_s = self.scouts.excess_s(first.estimate_s) + (0.0 if run is first else first.start_extra_s)
+        timing = run.timing(self.rig, extra_s)
         self.rig.context.emit("step", **asdict(timing))
 
     def _report_drift(self) -> None:
@@ -212,7 +222,8 @@ class Sweep:
 def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[str, Any]:
     """Entry of the measuring worker.
 
-    ``payload``: ``sizes`` (local batches, ascending), ``middle`` (the reference's local batch), ``gradient_bytes``,
+    ``payload``: ``sizes`` (local batches, ascending), ``smaller`` (halvings of the first, ascending),
+    ``middle`` (the reference's local batch), ``gradient_bytes``,
     ``pilots`` (global batches), ``noise`` (whether the last pilot measures it), ``precisions`` (others than the
     recipe's, for one process), ``find_rate`` (whether to measure the learning rate, for one process), ``log_weights``
     (of each local batch, by its digits) and ``rival`` as `next_size` takes them, and those of `Rig`.

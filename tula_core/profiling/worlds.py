@@ -13,6 +13,7 @@ SMALLEST_DIVISOR = 4  # the smallest local batch measured is the reference over 
 FIRST_SHARE = 0.5  # of the time after all starts, for one process where there are more worlds
 LATER_START = 1.2  # later workers have more processes, which start more slowly
 FEWEST_SECONDS = 1.5  # of measuring; less is not worth a start
+_FEWEST_SCOUTED = 2  # samples; with one a network may take another path
 _PILOT_WEIGHT = 2.0  # the world with the second pilot gets twice the time of another
 
 
@@ -91,7 +92,7 @@ def local_batches(job: Job, facts: WorkloadFacts, world: World, *, below: int | 
         A size that did not fit: only those under it are left, or where there is none, its halvings.
     """
     reference = reference_batch(job, facts)
-    floor = max(facts.smallest_batch, 2 if facts.has_batch_norm else 1)
+    floor = _floor(facts)
     top = min(facts.train_samples, LARGEST_FACTOR * reference) // world.processes
     top = min(top, job.constraints.max_local_batch or top)
     if top < facts.smallest_batch:
@@ -102,6 +103,15 @@ def local_batches(job: Job, facts: WorkloadFacts, world: World, *, below: int | 
     if below is not None:
         sizes = [size for size in sizes if size < below] or _halvings(below, floor)
     return sorted(sizes)
+
+
+def smaller_sizes(facts: WorkloadFacts, size: int) -> list[int]:
+    """Return the halvings of a local batch that the network can train on, ascending, ``size`` left out."""
+    return sorted(_halvings(size, max(_floor(facts), _FEWEST_SCOUTED)))
+
+
+def _floor(facts: WorkloadFacts) -> int:
+    return max(facts.smallest_batch, 2 if facts.has_batch_norm else 1)
 
 
 def _halvings(size: int, smallest: int) -> list[int]:

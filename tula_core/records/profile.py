@@ -100,7 +100,7 @@ class MemoryUse:
     processes_per_node: int
     local_batch: int
     peak_bytes: int | None  # of steady steps and an evaluation; None where it did not fit
-    outcome: Literal["ok", "out_of_memory", "killed"]
+    outcome: Literal["ok", "out_of_memory", "killed", "over_limit"]  # the last ran, in more than it may use
     base_bytes: int | None = None  # network and runtime, before the first step
     first_peak_bytes: int | None = None  # of the first step, which may try out algorithms
     train_peak_bytes: int | None = None  # of steady steps

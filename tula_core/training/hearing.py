@@ -44,6 +44,8 @@ class Hearing:
     launched_at_s: float | None = None
     stages: list[dict[str, int]] = field(default_factory=list)
     row: Row = field(init=False)  # in force
+    returns: int = 0  # how often the run went back to earlier samples
+    reached: dict[str, int] = field(default_factory=dict)  # samples of each figure's latest point
 
     def __post_init__(self) -> None:
         self.take(self.attempt.row, 0)
@@ -136,7 +138,7 @@ class Hearing:
             fraction=min(1.0, self.samples / self.total_samples),
             data={**data, "seconds_left": self.seconds_left},
         )
-        self.on_point(self.samples, {name: data[name] for name in ("loss", "learning_rate", "images_per_s")})
+        self._point(self.samples, {name: data[name] for name in ("loss", "learning_rate", "images_per_s")})
 
     def _heed_meters(self, event: Mapping[str, Any]) -> None:
         if not self.meters_doubted and (fault := meters_fault(event.get("energy"))) is not None:
@@ -151,7 +153,7 @@ class Hearing:
             fraction=min(1.0, self.samples / self.total_samples),
             data={"metric": event["metric"]},
         )
-        self.on_point(event["samples"], {metric: event["metric"]})
+        self._point(event["samples"], {metric: event["metric"]})
         self.remaining.evaluated(event["seconds"])
         if (slow := self.drift.end_epoch(event["epochs"], self.seconds_left, event["seconds"])) is not None:
             self._say(slow, level="warning")
@@ -189,6 +191,7 @@ class Hearing:
         self._say(change_words(change, effect), level="warning")
         self.curve = [point for point in self.curve if point["samples"] <= change.samples]
         self.samples, self.reductions, self.changed = change.samples, 0, True
+        self.returns += 1
         self.take(row, change.samples)
 
     def launched(self) -> None:
@@ -205,6 +208,7 @@ class Hearing:
 
     def _on_diverged(self, event: Mapping[str, Any]) -> None:
         self.reductions += 1
+        self.returns += 1
         self.peak_learning_rate = event["new_learning_rate"]
         self.curve = [point for point in self.curve if point["samples"] <= event["back_to_samples"]]
         self._say(
@@ -213,6 +217,18 @@ class Hearing:
             f"{event['back_to_samples']:,} samples",
             level="warning",
         )
+
+    def _point(self, samples: int, figures: Mapping[str, float]) -> None:
+        """Hand figures on, none twice at the same samples: what is trained again has a name of its own.
+
+        A figure goes on under its plain name where the run first comes further than it was.
+        """
+        named = {
+            name if samples > self.reached.get(name, -1) else f"{name}.again_{self.returns}": value
+            for name, value in figures.items()
+        }
+        self.reached |= {name: samples for name in named}
+        self.on_point(samples, named)
 
     def end(self) -> None:
         """Say that the training is done, and with what."""

@@ -123,7 +123,8 @@ def fit_memory(
     Parameters
     ----------
     rows
-        Readings; ``out_of_memory`` and ``killed`` ones bound the sizes and are not fitted.
+        Readings; ``out_of_memory`` and ``killed`` ones bound the sizes and are not fitted, ``over_limit`` ones bound
+        them too.
     gradient_bytes
         Bytes of one copy of the gradients: what buckets add with more than one process.
     state
@@ -133,7 +134,7 @@ def fit_memory(
     content
         What single samples need, where it was sampled.
     """
-    good = [row for row in rows if row.outcome == "ok" and row.peak_bytes is not None]
+    good = [row for row in rows if row.outcome in ("ok", "over_limit") and row.peak_bytes is not None]
     if not good:
         return None
     peaks = [row.train_peak_bytes or row.peak_bytes or 0 for row in good]
