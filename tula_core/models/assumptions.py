@@ -14,6 +14,8 @@ from tula_core.models.step.communication import Links
 from tula_core.models.totals import ASSUMED_START_UP_S
 from tula_core.records.profile import Profile
 
+_MISSED = 0.05  # chance that a kind of sample as rare as is said was not among those tried
+
 
 def assumptions(
     profile: Profile, job: Job, links: Links, memory: MemoryModel | None, learning: LearningModel | None
@@ -24,6 +26,7 @@ def assumptions(
         *_of_time(profile, job, links),
         *of_money(profile, job),
         *_of_memory(memory, job),
+        *_of_content(profile),
         *_of_learning(profile, job, learning),
     )
 
@@ -73,6 +76,16 @@ def _of_memory(memory: MemoryModel | None, job: Job) -> Iterator[str]:
         yield (
             f"memory depends on what is in the samples: its upper end is that of the worst batch expected from those "
             f"tried, of which the fullest needs {memory.content.worst:.3g} times the mean"
+        )
+
+
+def _of_content(profile: Profile) -> Iterator[str]:
+    if profile.content is not None and 0 < profile.content.samples < profile.facts.train_samples:
+        tried, of = profile.content.samples, profile.facts.train_samples
+        rare = 100 * (1 - _MISSED ** (1 / tried))
+        yield (
+            f"{tried} of {of} training samples were looked at for what they need of memory: a kind that is rarer than "
+            f"{rare:.2g} % may have been missed"
         )
 
 

@@ -105,6 +105,7 @@ def sample_content(rig: Rig, seconds: float) -> ContentMemory | None:
     source = BatchSource(rig.workload.train_set(), rig.workload.collate)
     stream = derive_seed(rig.job.seed, "content transform")
     found: list[float] = []
+    shapes: set[tuple[int, ...]] = set()
     with preserved_random_states():
         for index in order.tolist():
             if time.monotonic() > until and len(found) >= _FEWEST_SAMPLED:
@@ -112,6 +113,7 @@ def sample_content(rig: Rig, seconds: float) -> ContentMemory | None:
             if time.monotonic() > until + seconds:
                 return None
             batch = source[Pick(np.array([index, index]), fold(stream, index))]
+            shapes.add(_shape_of(batch[0]))
             try:
                 found.append(saved_bytes(rig, batch) / 2)
             except Exception as error:
@@ -125,7 +127,15 @@ def sample_content(rig: Rig, seconds: float) -> ContentMemory | None:
         mean_bytes=statistics.fmean(found),
         sd_bytes=statistics.stdev(found),
         worst_bytes=max(found),
+        padded=len(shapes) > 1,
     )
+
+
+def _shape_of(inputs: Any) -> tuple[int, ...]:
+    """Return the shape of one sample, of the first part of inputs that have several; empty where there is no tensor."""
+    while isinstance(inputs, (list, tuple, dict)) and inputs:
+        inputs = next(iter(inputs.values())) if isinstance(inputs, dict) else inputs[0]
+    return tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
 
 
 def saved_bytes(rig: Rig, batch: tuple[Any, Any]) -> float:

@@ -116,6 +116,7 @@ class ContentMemory:
     mean_bytes: float
     sd_bytes: float
     worst_bytes: float
+    padded: bool = False  # samples differ in shape, so that a batch is as large as its fullest sample makes it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

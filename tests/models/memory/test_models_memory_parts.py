@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.factories import make_facts, make_job
+from tests.factories import make_facts, make_job, make_profile
 from tula_core.job import Recipe
 from tula_core.models.memory import ContentMargin, fit_host_memory, fit_memory, state_bytes
+from tula_core.models.predictor import fit
 from tula_core.records import ContentMemory, HostMemory, MemoryUse
 
 MIB, GIB = 2**20, 2**30
@@ -179,3 +180,20 @@ def test_a_network_of_any_size_scales_its_forecast_alike():
 
     small, large = predict(model(1), 1024, 2), predict(model(16), 1024, 2)
     assert large == pytest.approx([16 * part for part in small], rel=1e-6)
+
+
+def test_one_full_sample_pads_its_whole_batch():
+    """Elsewhere a margin for sums of samples is taken where one in a hundred makes all others as large."""
+    content = ContentMemory(samples=141, mean_bytes=4.36, sd_bytes=3.6, worst_bytes=40.0, padded=True)
+    sizes = np.array([1.0, 16.0, 256.0])
+    assert ContentMargin.of(content).factor(sizes) == pytest.approx([40 / 4.36] * 3)
+
+
+@pytest.mark.parametrize(("tried", "rare"), [(300, "0.99 %"), (141, "2.1 %")])
+def test_the_plan_says_how_few_samples_were_looked_at(tried, rare):
+    """Elsewhere nothing tells that a rare sample was never tried."""
+    content = ContentMemory(samples=tried, mean_bytes=1e6, sd_bytes=0.0, worst_bytes=1e6)
+    said = fit(make_profile(content=content), make_job()).assumptions
+    of = make_profile().facts.train_samples
+    [text] = [text for text in said if text.startswith(f"{tried} of {of} training samples were looked at")]
+    assert rare in text

@@ -23,6 +23,7 @@ class ContentMargin:
 
     spread: float = 0.0
     worst: float = 1.0
+    padded: bool = False  # one full sample makes its whole batch as large
 
     @classmethod
     def of(cls, content: ContentMemory | None) -> ContentMargin:
@@ -30,7 +31,7 @@ class ContentMargin:
         if content is None or content.samples < 2 or content.mean_bytes <= 0:
             return cls()
         spread, worst = content.sd_bytes / content.mean_bytes, content.worst_bytes / content.mean_bytes
-        return cls(spread=spread, worst=max(worst, 1.0)) if spread > EVEN_SPREAD else cls()
+        return cls(spread=spread, worst=max(worst, 1.0), padded=content.padded) if spread > EVEN_SPREAD else cls()
 
     @property
     def depends(self) -> bool:
@@ -42,7 +43,10 @@ class ContentMargin:
 
         min(w, 1 + z s / sqrt(b) + (w - 1) / b) with w the worst sampled case and s the spread, both relative: a batch
         of one may be the worst sample, a large one is rarely far from the mean, and none exceeds b worst samples.
+        Where samples differ in shape a batch is padded to its fullest, and the factor is w whatever b.
         Empirical; z is `_WORST_BATCH_SD`.
         """
+        if self.padded:
+            return np.full_like(local_batch, self.worst)
         usual = 1.0 + _WORST_BATCH_SD * self.spread / np.sqrt(local_batch) + (self.worst - 1.0) / local_batch
         return np.asarray(np.minimum(self.worst, usual))
