@@ -15,7 +15,6 @@ from tula_core.models.checkpoints import checkpoint_wait_s
 
 WATCHED_STEPS = 20  # the first steps are each looked at: most divergences happen there
 CHECK_EVERY_S = 0.5
-REDUCTION = 0.5
 MOST_REDUCTIONS = 5
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from tula_core.job import Recipe
 from tula_core.mitigations.compose import Methods
 from tula_core.mitigations.rates.plan import LearningRate, rate_rule
-from tula_core.training.guard import REDUCTION
 from tula_core.training.state import Progress
+
+REDUCTION = 0.5
 
 
 class RunRate:

@@ -32,9 +32,9 @@ from tula_core.records import CurvePoint
 from tula_core.seeding import derive_seed, fold
 from tula_core.training.decisions import FILE_NAME, DecisionLog
 from tula_core.training.fallback.watch import Watch, drop_good, fall_report, keep_good, plain_number
-from tula_core.training.guard import MOST_REDUCTIONS, REDUCTION, Guard, Verdict
+from tula_core.training.guard import MOST_REDUCTIONS, Guard, Verdict
 from tula_core.training.metering import check_power_limit
-from tula_core.training.rate import RunRate
+from tula_core.training.rate import REDUCTION, RunRate
 from tula_core.training.same_data import require_same_data
 from tula_core.training.setting import setting_of
 from tula_core.training.sole_writer import sole_writer
