@@ -34,7 +34,7 @@ def bench(
     kind: Kind, data: Data, out: Out = None, leave_out: LeaveOut = False, plot: Plot = None, page: Page = None
 ) -> None:
     """Predict measured data of other people's clusters and say how far off the predictions are."""
-    from tula_core.bench.discover import find_folders
+    from tula_core.bench.discover import find_folders, folder_of
     from tula_core.bench.page import page as page_text
     from tula_core.bench.run import run_bench
 
@@ -46,7 +46,7 @@ def bench(
         folders, files = find_folders(data), _files_of_all(out)
     else:
         check_out(out)
-        folders, files = {kind: data}, {kind: out}
+        folders, files = {kind: folder_of(data, kind)}, {kind: out}
     results, failed = [], []
     for name, folder in folders.items():
         try:

@@ -107,6 +107,10 @@ def test_a_missing_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
         read_table(tmp_path / "some.csv", ())
     with pytest.raises(InputError, match="hold no measured data"):
         discover.find_folders(tmp_path)
+    assert discover.folder_of(tmp_path, "epochs") == tmp_path
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "rcp_tasks.csv").touch()
+    assert discover.folder_of(tmp_path, "epochs") == tmp_path / "inner"
     check_positive(pd.DataFrame({"x": [1, 2.5]}), ("x",), "fine")
 
 

@@ -170,7 +170,7 @@ def test_the_stages_of_a_choice_are_said_in_words():
     found = candidates(profile(6400), asked, FakePredictor(), ("growth",))
     said = [stage_words(c) for c in found if c.global_batch in (64, 256)]
     assert said == [
-        "",
+        " At this batch growth has nothing to grow.",
         " The global batch grows on the way: 64, then 128 from 12,800, 256 from 25,600 training samples on.",
     ]
 

@@ -34,6 +34,14 @@ def find_folders(root: Path) -> dict[str, Path]:
     return found
 
 
+def folder_of(root: Path, kind: str) -> Path:
+    """Return the folder of a kind: ``root``, or one in it where that alone holds such data."""
+    holds = _SIGNS[kind]
+    if not root.is_dir() or holds(root):
+        return root
+    return next((path for path in sorted(root.iterdir()) if path.is_dir() and holds(path)), root)
+
+
 def _with_column(folder: Path, pattern: str, column: str) -> bool:
     return any(column in header_of(path) for path in sorted(folder.glob(pattern)))
 

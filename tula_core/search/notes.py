@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tula_core.engine.shares import Layout, tail_is_shared
 from tula_core.job import Job
-from tula_core.mitigations.batches.stages import batch_of, processes_of
+from tula_core.mitigations.batches.stages import batch_of, grows, processes_of
 from tula_core.records import Candidate, Row, WorkloadFacts
 from tula_core.search.space import LARGEST_MULTIPLE, layouts, rounded_layouts
 
@@ -24,18 +24,19 @@ def data_notes(rows: Sequence[Row], job: Job, facts: WorkloadFacts) -> list[str]
 
 
 def stage_words(candidate: Candidate) -> str:
-    """Return a sentence with the batches of a choice in stages, and from which sample on; empty otherwise."""
+    """Return a sentence with the batches of a choice in stages, or that there are none; empty without such methods."""
     stages = candidate.stages or ()
     if len(stages) < 2:
-        return ""
+        idle = [name for name in candidate.mitigation if grows([name])]
+        return f" At this batch {' and '.join(idle)} has nothing to grow." if idle else ""
     first, *later = stages
     moves = ", ".join(f"{batch_of(stage)} from {stage.from_samples:,}" for stage in later)
-    grows = f" The global batch grows on the way: {batch_of(first)}, then {moves} training samples on."
+    said = f" The global batch grows on the way: {batch_of(first)}, then {moves} training samples on."
     joined = next((stage for stage in later if processes_of(stage) != processes_of(first)), None)
     if joined is None:
-        return grows
+        return said
     return (
-        f"{grows} It begins on {first.nodes} x {first.processes_per_node} processes; those of the row start at "
+        f"{said} It begins on {first.nodes} x {first.processes_per_node} processes; those of the row start at "
         f"{joined.from_samples:,} samples, and nodes are paid for only while they train."
     )
 

@@ -55,7 +55,7 @@ class DriftAlarm:
         if not windows or value is None or low is None or high is None:
             return None
         now_s = mean_without_a_pause(windows)
-        left = "" if seconds_left is None else f"; at this speed {seconds_left:.3g} s are left"
+        left = f"; as the recent steps were, {seconds_left:.3g} s are left" if seconds_left else ""
         if now_s <= high:
             return self._slow_epoch(epoch, now_s, sum(steps for _, steps in windows), evaluation_s, left)
         if now_s <= _AGAIN * self._said_s:
@@ -63,7 +63,7 @@ class DriftAlarm:
         self._said_s = now_s
         return (
             f"in epoch {epoch:.0f} a step takes {1e3 * now_s:.3g} ms, the plan forecast {1e3 * value:.3g} ms "
-            f"({1e3 * low:.3g} to {1e3 * high:.3g}): the run takes longer and costs more than planned{left}"
+            f"({1e3 * low:.3g} to {1e3 * high:.3g}): where it stays so, the run costs more than planned{left}"
         )
 
     def _slow_epoch(self, epoch: float, step_s: float, steps: float, evaluation_s: float, left: str) -> str | None:
@@ -76,7 +76,7 @@ class DriftAlarm:
         self._said_epoch_s = took_s
         return (
             f"epoch {epoch:.0f} takes {took_s:.3g} s, of which its evaluation {evaluation_s:.3g} s, and the plan "
-            f"allowed at most {allowed_s:.3g} s: the run takes longer and costs more than planned{left}"
+            f"allowed at most {allowed_s:.3g} s: where it stays so, the run costs more than planned{left}"
         )
 
     def _warm(self) -> list[tuple[float, float]]:
