@@ -225,7 +225,7 @@ def test_both_ranks_try_the_same_sizes_and_leave_nothing_behind(one_rank: Measur
     ranks = [[(entry["training"], entry["size"]) for entry in passes if entry["rank"] == rank] for rank in (0, 1)]
     assert ranks[0] == ranks[1] and ranks[0]
     left = {path.name.split("-")[-1] for path in (one_rank.folder / "tmp").iterdir()}
-    assert left <= {"device.lock"}
+    assert left <= {"machine.lock"}
 
 
 def test_one_rank_out_of_memory_shrinks_both_at_once(one_rank: Measured) -> None:

@@ -18,7 +18,7 @@ import torch
 from case_workloads import noted
 
 from tula_core.engine.context import WorkerContext
-from tula_core.engine.loop import run_step
+from tula_core.engine.loop import run_step, summed_loss
 from tula_core.job import Job
 from tula_core.models.learning.rate_range import find_rate
 from tula_core.profiling.learning_rate import measure_rate, settle_rate
@@ -142,12 +142,14 @@ def test_training_goes_on_after_a_search_as_without_one_bit_for_bit(make_rig: Ma
     losses, weights = [], []
     for searching in (False, True):
         rig = make_rig("frozen_part", 0)
-        feed, seen = StepFeed(rig, rig.layout(32)), []
+        trainee, feed, seen = rig.trainee, StepFeed(rig, rig.layout(32)), []
         for number in range(8):
             if searching and number == 4:
                 settle_rate(rig, *in_runs_of_32_steps(rig))
-            seen.append(float(run_step(rig.trainee, feed.next(), 0.05)[0]))  # with dropout, which draws
+            step = feed.next()
+            found, _ = run_step(trainee, step, 0.05)  # with dropout, which draws
+            seen.append(float(summed_loss(found, step.sizes)))
         losses.append(seen)
-        weights.append({name: value.clone() for name, value in rig.trainee.network.state_dict().items()})
+        weights.append({name: value.clone() for name, value in trainee.network.state_dict().items()})
     assert losses[0] == losses[1]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())

@@ -46,9 +46,9 @@ def test_the_latest_word_on_a_configuration_counts(heard):
 
 def test_worlds_are_kept_apart(heard):
     collector, _ = heard
-    collector.hear({"kind": "memory", "at_s": 0.0, "local_batch": 8, "peak_bytes": 100})
+    collector.hear({"kind": "memory", "at_s": 0.0, "local_batch": 8, "peak_bytes": 100, "outcome": "ok"})
     collector.begin(TWO)
-    collector.hear({"kind": "memory", "at_s": 0.0, "local_batch": 8, "peak_bytes": 200})
+    collector.hear({"kind": "memory", "at_s": 0.0, "local_batch": 8, "peak_bytes": 200, "outcome": "ok"})
     assert [(use.processes_per_node, use.peak_bytes) for use in collector.memory.values()] == [(1, 100), (2, 200)]
     assert collector.largest_fit(ONE) == 8
     assert collector.smallest_failed() is None
@@ -56,7 +56,7 @@ def test_worlds_are_kept_apart(heard):
 
 def test_a_size_that_died_later_loses_its_timing(heard):
     collector, said = heard
-    collector.hear({"kind": "memory", "at_s": 0.0, "local_batch": 8, "peak_bytes": 100})
+    collector.hear({"kind": "memory", "at_s": 0.0, "local_batch": 8, "peak_bytes": 100, "outcome": "ok"})
     collector.hear(step(8))
     collector.record_failed("out_of_memory", 8)
     assert not collector.steps
