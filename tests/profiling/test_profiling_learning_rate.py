@@ -105,6 +105,7 @@ def test_nothing_is_left_behind_but_the_rate(rig_of, tmp_path):
     assert states(rig) == before
     assert sorted(tmp_path.iterdir()) == files
     assert rig.job.recipe.learning_rate != 0.05
+    assert {group["lr"] for group in rig.trainee.optimizer.param_groups} == {rig.job.recipe.learning_rate}
     assert rig.job.at_learning_rate(0.05).to_dict()["recipe"] == rig.job.to_dict()["recipe"] | {"learning_rate": 0.05}
 
 
