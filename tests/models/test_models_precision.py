@@ -11,6 +11,7 @@ from tula_core.errors import InputError
 from tula_core.job import Recipe
 from tula_core.models.precision import compute_ratio, fit_precision
 from tula_core.models.predictor import fit
+from tula_core.models.step.time import Shapes
 from tula_core.records import Candidate, PrecisionTiming
 
 MIB = 2**20
@@ -137,6 +138,9 @@ def test_rows_come_back_in_order_each_in_its_precision():
         assert value == pytest.approx(reference - gained, rel=0.05)
     assert fast / own < small / small_own
     assert [row.measured for row in rows] == [True, True, True, True]
+    step = predictor._precisions.models(predictor.models, "bf16").step
+    here = Shapes.of(asked)
+    assert step.seconds(here) == pytest.approx(step.predict(here)[0], rel=1e-12)
     assert predictor.forecast([candidate(1024)])[0].measured is False
 
 

@@ -19,7 +19,7 @@ from tula_core.models.memory import MemoryModel
 from tula_core.models.money import interruptions
 from tula_core.models.power.node import NodePower
 from tula_core.models.spot import Interruptions
-from tula_core.models.step.methods import predict_with_methods
+from tula_core.models.step.methods import predict_with_methods, seconds_with_methods
 from tula_core.models.step.time import Shapes
 from tula_core.models.totals import Overheads, tail_shapes
 from tula_core.records.corrections import Correction, Corrections
@@ -195,11 +195,13 @@ def mean_step(models: Models, shapes: Shapes) -> tuple[Array, Array]:
     """Return mean seconds over the steps of an epoch, the smaller last one included, and their log sd."""
     full_s, log_sd = predict_with_methods(models.step, shapes, models.step_cost)
     tail, has_tail = tail_shapes(models.facts.train_samples, shapes)
-    tail_s, _ = predict_with_methods(models.step, tail, models.step_cost)
-    # A tail is never slower than a full step: it does a part of its work.
-    tail_s = np.minimum(tail_s, full_s)
+    tail_s = np.zeros_like(full_s)
+    if has_tail.any():
+        found = seconds_with_methods(models.step, tail.part(has_tail), models.step_cost)
+        # A tail is never slower than a full step: it does a part of its work.
+        tail_s[has_tail] = np.minimum(found, full_s[has_tail])
     full = np.floor(models.facts.train_samples / shapes.global_batch)
-    mean_s = (full * full_s + np.where(has_tail, tail_s, 0.0)) / np.maximum(full + has_tail, 1.0)
+    mean_s = (full * full_s + tail_s) / np.maximum(full + has_tail, 1.0)
     return mean_s, np.minimum(log_sd, _MOST_LOG_SD)
 
 

@@ -48,12 +48,22 @@ class PrecisionStep:
         time_s, log_sd = self.base.predict(shapes)
         compute_s, hidden_s = self._parts(shapes, time_s)
         ratio, ratio_sd = self.model.ratio(shapes.local_batch)
-        exposed_s = hidden_s * np.maximum(1.0 - ratio, 0.0)
         changed_s = ratio * compute_s
-        value = np.maximum(time_s - compute_s + changed_s + exposed_s + self.model.optimizer_extra_s, 1e-2 * time_s)
+        value = self._changed(time_s, compute_s, hidden_s, ratio)
         gain = np.maximum(compute_s - changed_s, 0.0) / value * (shapes.processes > 1)
         log_sd = np.sqrt(log_sd**2 + (changed_s / value * ratio_sd) ** 2 + (_HIDDEN_SD * gain) ** 2)
         return value, log_sd
+
+    def seconds(self, shapes: Shapes) -> Array:
+        """Return the seconds of `predict` alone, shape (n,)."""
+        time_s = self.base.seconds(shapes)
+        return self._changed(time_s, *self._parts(shapes, time_s), self.model.ratio(shapes.local_batch)[0])
+
+    def _changed(self, time_s: Array, compute_s: Array, hidden_s: Array, ratio: Array) -> Array:
+        """Return the seconds of a step whose computation takes ``ratio`` times as long."""
+        exposed_s = hidden_s * np.maximum(1.0 - ratio, 0.0)
+        changed_s = time_s - compute_s + ratio * compute_s + exposed_s + self.model.optimizer_extra_s
+        return np.maximum(changed_s, 1e-2 * time_s)
 
     def first_step_extra_s(self, shapes: Shapes) -> Array:
         """Return seconds that the first step takes beyond a steady one, as in the recipe's precision."""
@@ -88,7 +98,7 @@ class PrecisionStep:
                 accumulation=shapes.accumulation[here],
             )
             share = np.interp(np.log(batch), world.log_batch, world.share)
-            compute_s[here] = np.minimum(share * self.base.predict(there)[0], time_s[here])
+            compute_s[here] = np.minimum(share * self.base.seconds(there), time_s[here])
             hidden_s[here] = world.hidden_s
         return compute_s, hidden_s
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tula_core.models.step.law import NAMES, log_time, log_time_slopes, log_time_with_slopes, parameters
+from tula_core.models.step.law import NAMES, log_time, log_time_slopes, parameters
+from tula_core.models.step.quick import Placed, log_time_along, log_time_with_slopes, placed_log_time
 from tula_core.models.step.time import (
     Shapes,
     StepParameters,
@@ -174,3 +175,16 @@ def test_the_quick_way_says_the_same(seed):
     quick, slopes = log_time_with_slopes(here, theta)
     assert quick == pytest.approx(log_time(here, theta), rel=1e-9)
     assert slopes == pytest.approx(log_time_slopes(here, theta), rel=1e-4, abs=1e-6)
+    assert placed_log_time(Placed.of(here, theta), theta) == pytest.approx(quick, rel=1e-12)
+
+
+def test_slopes_along_directions_are_sums_of_slopes_and_a_part_is_that_of_the_whole():
+    generator = np.random.default_rng(5)
+    theta = generator.normal(0.0, 0.4, len(NAMES)) - 1.0
+    here = shapes(nodes=[1, 1, 2, 3], processes=[1, 4, 2, 4], batch=[8, 64, 512, 8])
+    directions = generator.normal(size=(len(NAMES), 3))
+    placed = Placed.of(here, theta, directions)
+    _, along = log_time_along(placed, theta, directions)
+    slopes = log_time_with_slopes(here, theta)[1]
+    assert slopes @ directions == pytest.approx(along.T)
+    assert log_time_along(placed.part(slice(1, 3)), theta, directions)[1] == pytest.approx(along[:, 1:3])

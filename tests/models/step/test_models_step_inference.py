@@ -93,6 +93,7 @@ def test_one_configuration_that_is_far_off_is_off_there_alone():
     time_s[odd] *= 1.8
     law = fitted(dataclasses.replace(timings, time_s=time_s))
     mean, _ = interval(law, shapes)
+    assert law.mean(shapes) == pytest.approx(mean, rel=1e-12)
     error = np.exp(mean) / truth(shapes) - 1
     assert error[odd] > 0.5
     assert np.abs(np.delete(error, odd)).max() < 0.1
@@ -106,6 +107,7 @@ def test_configurations_together_are_as_unsure_as_each_alone():
     together, covariance_ = law.joint(asked)
     assert together == pytest.approx(mean) and np.diag(covariance_) == pytest.approx(variance, rel=1e-6, abs=1e-9)
     assert np.linalg.eigvalsh(covariance_).min() > -1e-9
+    assert law.mean(asked) == pytest.approx(mean, rel=1e-12)
     sd = np.sqrt(variance)
     assert (np.abs(covariance_) <= np.outer(sd, sd) * (1 + 1e-6)).all()
 

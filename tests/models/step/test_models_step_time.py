@@ -10,6 +10,7 @@ from tula_core.errors import InputError
 from tula_core.models.inference.fitting import Z90
 from tula_core.models.step.communication import bucket_count, fit_links, ring_all_reduce_s
 from tula_core.models.step.fit import fit_step_time
+from tula_core.models.step.methods import predict_with_methods, seconds_with_methods
 from tula_core.models.step.time import Shapes
 from tula_core.records import Candidate, CommunicationTiming
 
@@ -139,9 +140,22 @@ def test_measured_means_that_very_configuration():
     assert found.tolist() == [True, False, False, False, True]
 
 
-def test_first_step_extra_comes_from_the_nearest_measured():
+def test_seconds_alone_are_those_of_the_forecast():
+    model, asked = model_of(make_profile().steps), shapes((1, 1, 64, 1), (4, 3, 17, 2), (64, 8, 4000, 1))
+    plain = model.predict(asked)[0]
+    assert model.seconds(asked) == pytest.approx(plain, rel=1e-12)
+    for cost in (1.0, 1.7):
+        costly = predict_with_methods(model, asked, cost)[0]
+        assert seconds_with_methods(model, asked, cost) == pytest.approx(costly, rel=1e-12)
+
+
+def test_first_step_extra_comes_from_the_nearest_measured_the_first_of_those_as_near():
     model = model_of(make_profile().steps)
     assert model.first_step_extra_s(shapes((1, 2, 70, 1)))[0] == pytest.approx(0.2)
+    slow = dataclasses.replace(make_step(1, 1, 256), first_step_s=9.0)
+    for rows in ([make_step(1, 1, 16), slow], [slow, make_step(1, 1, 16)]):
+        first = rows[0].first_step_s - rows[0].step_time_s
+        assert model_of(rows).first_step_extra_s(shapes((1, 1, 64, 1)))[0] == pytest.approx(first)
 
 
 def test_a_machine_whose_speed_changed_during_the_probe_gets_wide_intervals():

@@ -37,6 +37,10 @@ class StepTimes(Protocol):
         """Return mean seconds of a steady step and their log standard deviation, each of shape (n,)."""
         ...
 
+    def seconds(self, shapes: Shapes, /) -> Array:
+        """Return the seconds of `predict` alone, shape (n,)."""
+        ...
+
     def first_step_extra_s(self, shapes: Shapes, /) -> Array:
         """Return seconds that the first step takes beyond a steady one, shape (n,)."""
         ...
@@ -85,7 +89,7 @@ class ElsewhereSteps:
         one = np.ones_like(shapes.nodes)
         alone = dataclasses.replace(shapes, nodes=one, processes_per_node=one)
         alone_s, alone_sd = self.here.predict(alone)
-        smallest_s, _ = self.here.predict(dataclasses.replace(alone, local_batch=one))
+        smallest_s = self.here.seconds(dataclasses.replace(alone, local_batch=one))
         floor_s = np.minimum(smallest_s, alone_s)
         floor = floor_s * math.exp(self.priors.floor_exponent * self.log_ratio)
         busy = (alone_s - floor_s) * math.exp(self.log_ratio)
@@ -98,6 +102,10 @@ class ElsewhereSteps:
             known_sd = np.maximum(alone_sd, self.here.predict(shapes)[1])
         parts = (floor * self.priors.floor_sd, busy * self.log_ratio_sd, total * known_sd, added_sd)
         return total, np.sqrt(np.sum(np.square(parts), axis=0)) / total
+
+    def seconds(self, shapes: Shapes, /) -> Array:
+        """Return mean seconds of a steady step, shape (n,)."""
+        return self.predict(shapes)[0]
 
     def first_step_extra_s(self, shapes: Shapes, /) -> Array:
         """Return seconds that the first step takes beyond a steady one, taken as on the measured machine."""

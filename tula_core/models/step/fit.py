@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from tula_core.errors import InputError
 from tula_core.models.inference.scatter import machine_scatter
 from tula_core.models.step.communication import Links
-from tula_core.models.step.inference import Fitted, Timings, fit_law
+from tula_core.models.step.fitted import Fitted
+from tula_core.models.step.inference import Timings, fit_law
 from tula_core.models.step.misfit import octaves, same
 from tula_core.models.step.population import load_population
 from tula_core.models.step.prior import job_prior
@@ -47,8 +48,12 @@ class StepTimeModel:
     def predict(self, shapes: Shapes) -> tuple[Array, Array]:
         """Return median seconds of a steady step and their log standard deviation, each of shape (n,)."""
         log_mean, variance = self.law.predict(shapes)
-        far = _FAR_SD * np.maximum(self._distance(shapes).min(axis=1) - 1.0, 0.0)
+        far = _FAR_SD * np.maximum(self._distance(shapes).min(axis=0) - 1.0, 0.0)
         return np.exp(log_mean), np.sqrt(self.widening**2 * variance + self.drift_sd**2 + far**2)
+
+    def seconds(self, shapes: Shapes) -> Array:
+        """Return median seconds of a steady step, shape (n,), as `predict` and several times faster."""
+        return np.exp(self.law.mean(shapes))
 
     def joint(self, shapes: Shapes) -> tuple[Array, Array]:
         """Return the mean of ln(seconds) of a step, shape (n,), and the covariance of what measuring tells, (n, n).
@@ -56,22 +61,27 @@ class StepTimeModel:
         The drift between measuring and training is left out: no measurement takes it away.
         """
         log_mean, covariance = self.law.joint(shapes)
-        far = _FAR_SD * np.maximum(self._distance(shapes).min(axis=1) - 1.0, 0.0)
+        far = _FAR_SD * np.maximum(self._distance(shapes).min(axis=0) - 1.0, 0.0)
         return log_mean, self.widening**2 * covariance + np.outer(far, far)
 
     def first_step_extra_s(self, shapes: Shapes) -> Array:
         """Return seconds that the first step takes beyond a steady one, from the nearest measured configuration."""
-        return np.asarray(self.first_extra_s[self._distance(shapes).argmin(axis=1)])
+        return np.asarray(self.first_extra_s[self._distance(shapes).argmin(axis=0)])
 
     def is_measured(self, shapes: Shapes) -> NDArray[np.bool_]:
         """Return where the very configuration was timed, shape (n,)."""
-        return np.asarray(same(octaves(shapes), self.law.places).any(axis=1) & self.timed, dtype=np.bool_)
+        return np.asarray(same(self.law.places, octaves(shapes)).any(axis=0) & self.timed, dtype=np.bool_)
 
     def _distance(self, shapes: Shapes) -> Array:
-        """Return distances to the measured configurations in octaves, shape (n, m); a doubling of nodes is two."""
-        left, right = octaves(shapes) * _OCTAVE_WEIGHTS, self.law.places * _OCTAVE_WEIGHTS
-        squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None, :] - 2.0 * left @ right.T
-        return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
+        """Return distances from the measured configurations in octaves, shape (m, n); a doubling of nodes is two."""
+        asked, squares = octaves(shapes), np.zeros((len(self.law.places), len(shapes.nodes)))
+        for axis in np.flatnonzero(_OCTAVE_WEIGHTS):
+            # Differences are exact where configurations are as far on either side: then the first measured one counts.
+            apart = self.law.places[:, axis, None] - asked[:, axis]
+            apart *= _OCTAVE_WEIGHTS[axis]
+            apart *= apart
+            squares += apart
+        return np.sqrt(squares)
 
 
 def fit_step_time(

@@ -18,13 +18,12 @@ from scipy.special import ndtri
 
 from tula_core.models.inference.fitting import pseudo_huber
 from tula_core.models.step import law
+from tula_core.models.step.fitted import Fitted
 from tula_core.models.step.misfit import (
     Amplitudes,
     FoundAmplitudes,
     covariance,
-    cross_covariance,
     fit_amplitudes,
-    joint_covariance,
     octaves,
     same,
 )
@@ -38,7 +37,6 @@ _PART_ERROR = 0.2
 _PART_ROWS = 40.0  # all measured parts together weigh no more than those of so many rows
 _MOST_ROWS = 300  # amplitudes are learnt from so many rows, evenly taken, where there are more
 _OUTLYING_FAST = 3.0  # standardised: what disturbs a machine makes it slower, faster is seldom an accident
-_OUTLYING_ROWS = 10.0  # so many rows without any are taken for granted when the next one's chance is counted
 _REPEATS_AGREE = 9.0  # times the usual noise variance; repeats at one configuration that scatter more contradict
 _HUBER = 3.0  # whitened residuals beyond this pull linearly while a fit begins
 _WIDTH = 1e-4
@@ -61,71 +59,6 @@ class LawPrior:
     mean: Array
     covariance: Array
     amplitudes: Amplitudes
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fitted:
-    """A fitted law: the mode and covariance of its numbers, and what kriging needs of the measurements."""
-
-    mode: Array
-    covariance: Array
-    amplitudes: FoundAmplitudes
-    places: Array
-    outlying: Array
-    contradicting: Array
-    residual: Array
-    slopes: Array
-    factor: Array
-
-    def predict(self, shapes: Shapes) -> tuple[Array, Array]:
-        """Return the mean of ln(time) and its variance (the law's and the misfit's, noise left out), shapes (n,)."""
-        mean, white, apart, alone, doubt = self._carried(shapes)
-        own = np.exp(2.0 * self.amplitudes.log_sd[:-1]).sum() + alone
-        variance = (
-            own
-            + doubt
-            - (white**2).sum(axis=0)
-            + np.einsum("np,pq,nq->n", apart, self.covariance, apart, optimize=True)
-        )
-        return mean, np.maximum(variance, 0.0)
-
-    def joint(self, shapes: Shapes) -> tuple[Array, Array]:
-        """Return the mean of ln(time), shape (n,), and its covariance (n, n), whose diagonal is that of `predict`.
-
-        Rasmussen and Williams 2006, eq. 2.42: what configurations share of the law's error and of the misfit's they
-        are wrong about together.
-        """
-        mean, white, apart, alone, _ = self._carried(shapes)
-        shared = joint_covariance(octaves(shapes), self.places, self.amplitudes)
-        return mean, shared + np.diag(alone) - white.T @ white + apart @ self.covariance @ apart.T
-
-    def _carried(self, shapes: Shapes) -> tuple[Array, Array, Array, Array, Array]:
-        """Return what the measurements say of configurations.
-
-        The mean (n,), what they explain of the misfit (m, n), what they leave of the law's slopes (n, p), the variance
-        of each configuration that it shares with none (n,) and the doubt of the misfit's amplitudes (n,).
-        """
-        places = octaves(shapes)
-        log_time, slopes = law.log_time_with_slopes(shapes, self.mode)
-        cross, doubt = cross_covariance(places, self.places, self.amplitudes)
-        alike = same(places, self.places)
-        there = np.where(alike, self.outlying, 0.0).max(axis=1)
-        cross = cross + alike * np.sqrt(there)[:, None] * np.sqrt(self.outlying)
-        white = solve_triangular(self.factor, cross.T, lower=True, check_finite=False)
-        apart = slopes - white.T @ solve_triangular(self.factor, self.slopes, lower=True, check_finite=False)
-        mean = log_time + white.T @ solve_triangular(self.factor, self.residual, lower=True, check_finite=False)
-        # A configuration that was not measured may be off as often as measured ones were.
-        chance = self.outlying.sum() / (len(self.outlying) + _OUTLYING_ROWS)
-        # What contradicts itself where it was measured is as doubtful there, and in the mean elsewhere.
-        here = np.where(alike, self.contradicting, 0.0).max(axis=1)
-        everywhere = self.contradicting.sum() / (len(self.contradicting) + _OUTLYING_ROWS)
-        known = alike.any(axis=1)
-        return mean, white, apart, np.where(known, there, chance) + np.where(known, here, everywhere), doubt
-
-    @property
-    def noise_variance(self) -> float:
-        """Expected variance of ln(measured mean) from one time to the next."""
-        return float(np.exp(2.0 * (self.amplitudes.log_sd[-1] + self.amplitudes.sd[-1] ** 2)))
 
 
 def fit_law(timings: Timings, prior: LawPrior, rounds: int = 2) -> Fitted:

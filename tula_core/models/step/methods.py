@@ -25,6 +25,10 @@ class PlainSteps(Protocol):
         """Return mean seconds of a steady step and their log standard deviation, each of shape (n,)."""
         ...
 
+    def seconds(self, shapes: Shapes, /) -> Array:
+        """Return the seconds of `predict` alone, shape (n,)."""
+        ...
+
 
 def predict_with_methods(steps: PlainSteps, shapes: Shapes, cost: float) -> tuple[Array, Array]:
     """Return mean seconds of a step and their log sd: step + (cost - 1) x the step of one process.
@@ -40,8 +44,19 @@ def predict_with_methods(steps: PlainSteps, shapes: Shapes, cost: float) -> tupl
     seconds, log_sd = steps.predict(shapes)
     if cost == 1.0:
         return seconds, log_sd
-    one = np.ones_like(shapes.nodes)
-    alone_s, _ = steps.predict(dataclasses.replace(shapes, nodes=one, processes_per_node=one))
-    computed_s = np.minimum(alone_s, seconds)
+    computed_s = _computed_s(steps, shapes, seconds)
     total = seconds + (cost - 1.0) * computed_s
     return total, np.hypot(log_sd, _SURENESS * abs(math.log(cost)) * cost * computed_s / total)
+
+
+def seconds_with_methods(steps: PlainSteps, shapes: Shapes, cost: float) -> Array:
+    """Return the seconds of `predict_with_methods` alone, shape (n,)."""
+    seconds = steps.seconds(shapes)
+    return seconds if cost == 1.0 else seconds + (cost - 1.0) * _computed_s(steps, shapes, seconds)
+
+
+def _computed_s(steps: PlainSteps, shapes: Shapes, seconds: Array) -> Array:
+    """Return how much of a step is computation: what one process takes, at most all of it."""
+    one = np.ones_like(shapes.nodes)
+    alone = dataclasses.replace(shapes, nodes=one, processes_per_node=one)
+    return np.minimum(steps.seconds(alone), seconds)

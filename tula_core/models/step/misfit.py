@@ -49,8 +49,12 @@ def kernel(name: str, first: Array, second: Array) -> Array:
     lengths = np.array([batch, processes, processes, nodes, accumulation])
     used = np.isfinite(lengths)
     left, right = first[:, used] / lengths[used], second[:, used] / lengths[used]
-    squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None, :] - 2.0 * left @ right.T
-    return np.asarray(np.exp(-0.5 * np.maximum(squares, 0.0)))
+    # In place, and without sums over a short last axis: this is most of what a forecast of many takes.
+    squares = np.add.outer(np.einsum("nd,nd->n", left, left), np.einsum("nd,nd->n", right, right))
+    squares -= 2.0 * left @ right.T
+    np.maximum(squares, 0.0, out=squares)
+    squares *= -0.5
+    return np.asarray(np.exp(squares, out=squares))
 
 
 def same(first: Array, second: Array) -> NDArray[np.bool_]:
@@ -69,19 +73,20 @@ def covariance(first: Array, second: Array, log_sd: Array) -> Array:
     return total
 
 
-def cross_covariance(first: Array, second: Array, found: FoundAmplitudes) -> tuple[Array, Array]:
-    """Return the covariance between coordinates to predict (n, 5) and measured ones (m, 5), and doubt (n,).
+def cross_covariance(measured: Array, asked: Array, found: FoundAmplitudes) -> tuple[Array, Array]:
+    """Return the covariance between measured coordinates (m, 5) and those to predict (n, 5), (m, n), and doubt (n,).
 
     The doubt is the variance to add because amplitudes are only roughly known: where nothing was measured within a
     kernel's reach its expected variance is a^2 exp(2 s^2), the mean of a log-normal, and not a^2.
     """
-    total, doubt = np.zeros((len(first), len(second))), np.zeros(len(first))
+    total, doubt = np.zeros((len(measured), len(asked))), np.zeros(len(asked))
     for place, name in enumerate(KERNELS):
-        each = kernel(name, first, second)
+        each = kernel(name, measured, asked)
         variance = np.exp(2.0 * found.log_sd[place])
         more = np.expm1(min(2.0 * found.sd[place] ** 2, _MOST_DOUBT))
-        doubt += variance * more * (1.0 - each.max(axis=1) ** 2)
-        total += variance * each
+        doubt += variance * more * (1.0 - each.max(axis=0) ** 2)
+        each *= variance
+        total += each
     return total, doubt
 
 

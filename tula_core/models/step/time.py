@@ -52,6 +52,17 @@ class Shapes:
         """Samples of one optimizer step, shape (n,)."""
         return self.processes * self.local_batch * self.accumulation
 
+    def part(self, block: slice | NDArray[np.intp] | NDArray[np.bool_]) -> Shapes:
+        """Return some of the configurations."""
+        fewest = self.fewest_per_node
+        return Shapes(
+            nodes=self.nodes[block],
+            processes_per_node=self.processes_per_node[block],
+            local_batch=self.local_batch[block],
+            accumulation=self.accumulation[block],
+            fewest_per_node=None if fewest is None else fewest[block],
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepParameters:
