@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -61,18 +62,21 @@ class CandidateColumns:
             A number of a candidate is not whole or not positive, a power limit is not watts, or its stages do not lead
             from the first sample to its own layout.
         """
-        counts = {name: [getattr(candidate, name) for candidate in candidates] for name in _COUNTS}
-        limits = [candidate.power_limit_w for candidate in candidates]
-        staged = [place for place, candidate in enumerate(candidates) if candidate.stages is not None]
+        counts = {name: list(map(attrgetter(name), candidates)) for name in _COUNTS}
+        limits = list(map(attrgetter("power_limit_w"), candidates))
+        staged = [place for place, stages in enumerate(map(attrgetter("stages"), candidates)) if stages is not None]
         whole = all(set(map(type, values)) <= {int} and min(values, default=1) >= 1 for values in counts.values())
         if staged or not whole or set(limits) != {None}:
             for candidate in candidates:
                 _check(candidate)
-        methods, method = _distinct([candidate.mitigation for candidate in candidates])
-        precisions, precision = _distinct([candidate.precision for candidate in candidates])
+        methods, method = _distinct(list(map(attrgetter("mitigation"), candidates)))
+        others = any(map(attrgetter("options"), candidates))
+        precisions, precision = _distinct(
+            list(map(attrgetter("precision"), candidates) if others else [None] * len(candidates))
+        )
         return cls(
             shapes=Shapes(**{name: np.array(values, dtype=float) for name, values in counts.items()}),
-            limits_w=np.array([math.nan if limit is None else limit for limit in limits], dtype=float),
+            limits_w=np.array([np.nan if limit is None else limit for limit in limits], dtype=float),
             methods=methods,
             method=method,
             precisions=precisions,
@@ -135,13 +139,15 @@ class CandidateColumns:
 
     def shapes_at(self, places: Places) -> Shapes:
         """Return the layouts at some places."""
-        return Shapes(**{name: getattr(self.shapes, name)[places] for name in _COUNTS})
+        return self.shapes.part(places)
 
 
 def _distinct(values: Sequence[_H]) -> tuple[tuple[_H, ...], Places]:
     """Return the values that differ, in the order of their first place, and which of them is where."""
+    if values and values.count(values[0]) == len(values):
+        return (values[0],), np.zeros(len(values), dtype=np.intp)
     number = {value: index for index, value in enumerate(dict.fromkeys(values))}
-    return tuple(number), np.array([number[value] for value in values], dtype=np.intp)
+    return tuple(number), np.fromiter(map(number.__getitem__, values), dtype=np.intp, count=len(values))
 
 
 def _check(candidate: Candidate) -> None:
