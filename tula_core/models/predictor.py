@@ -27,11 +27,9 @@ from tula_core.models.bands import forecast_bands
 from tula_core.models.checking import check_profile
 from tula_core.models.columns import Columns, ColumnsBuilder
 from tula_core.models.feasibility import Feasibility, Verdict
-from tula_core.models.forecasting import (
-    Models,
-    memory_band,
-)
+from tula_core.models.forecasting import Models, memory_band
 from tula_core.models.learning.fit import fit_learning
+from tula_core.models.learnt import Learnt
 from tula_core.models.memory import HostRoom, fit_host_memory, fit_memory, state_bytes
 from tula_core.models.plausibility import credible
 from tula_core.models.power.node import fit_node_power
@@ -50,7 +48,7 @@ from tula_core.records.corrections import BUILTIN, Corrections
 from tula_core.records.mitigation import MitigationEffect
 from tula_core.records.profile import Profile
 
-_CHUNK = 4096  # candidates at once: bounds the memory that draws take
+_CHUNK = 65_536  # candidates at once: bounds the memory that draws take
 
 
 class Predictor:
@@ -128,9 +126,16 @@ class Predictor:
         rules = Feasibility(models=self._models, precisions=self._precisions, host=self._host)
         verdict, built = rules.impossible(asked), ColumnsBuilder(asked.count)
         measured = np.zeros(asked.count, dtype=np.bool_)
-        for models, alike in self._models_of(asked):
+        kinds = list(self._models_of(asked))
+        for chunk in _chunks(asked, verdict == Verdict.FEASIBLE):
+            learnt = Learnt.of(self._models, asked.shapes.global_batch[chunk], asked.methods, asked.method[chunk])
+            for models, alike in kinds:
+                mine = np.flatnonzero(alike[chunk])
+                if len(mine):
+                    _fill(built, models, asked, chunk[mine], learnt.at(mine))
+        for models, alike in kinds:
             places = np.flatnonzero(alike & (verdict == Verdict.FEASIBLE))
-            _fill(built, models, asked, places)
+            _fill_staged(built, models, asked, places[np.isin(places, asked.staged)])
             measured[places] = _measured(models, asked, places)
         possible = verdict == Verdict.FEASIBLE
         verdict[possible] = rules.troubled(asked, built.high("memory_bytes"))[possible]
@@ -282,17 +287,24 @@ def fit(
     return Predictor(models, said, precisions, host)
 
 
-def _fill(built: ColumnsBuilder, models: Models, asked: CandidateColumns, places: Places) -> None:
-    """Write the forecasts of the candidates at some places, those in one stage together."""
-    staged = np.isin(places, asked.staged)
-    plain = places[~staged]
-    # Those of one batch beside each other share what is drawn of it.
-    plain = plain[np.argsort(asked.shapes.global_batch[plain], kind="stable")]
-    for start in range(0, len(plain), _CHUNK):
-        chunk = plain[start : start + _CHUNK]
-        acting = models.acting([asked.methods[number] for number in asked.method[chunk]])
-        built.put(chunk, forecast_bands(models, asked.shapes_at(chunk), asked.limits_w[chunk], acting))
-    for place in places[staged]:
+def _chunks(asked: CandidateColumns, possible: NDArray[np.bool_]) -> Iterator[Places]:
+    """Yield places of possible candidates in one stage, those of one batch beside each other: they learn alike."""
+    plain = possible.copy()
+    plain[asked.staged] = False
+    places = np.flatnonzero(plain)
+    places = places[np.argsort(asked.shapes.global_batch[places], kind="stable")]
+    for start in range(0, len(places), _CHUNK):
+        yield places[start : start + _CHUNK]
+
+
+def _fill(built: ColumnsBuilder, models: Models, asked: CandidateColumns, places: Places, learnt: Learnt) -> None:
+    """Write the forecasts of candidates in one stage."""
+    built.put(places, forecast_bands(models, asked.shapes_at(places), learnt, asked.limits_w[places]))
+
+
+def _fill_staged(built: ColumnsBuilder, models: Models, asked: CandidateColumns, places: Places) -> None:
+    """Write the forecasts of candidates that go through several stages."""
+    for place in places:
         candidate = asked.candidate(place)
         acting = models.acting([candidate.mitigation])
         bands = staged_bands(models, candidate.stages or (), candidate.power_limit_w, acting)

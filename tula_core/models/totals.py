@@ -65,8 +65,13 @@ def time_to_train_s(
     evaluation_s, checkpoint_s
         One evaluation, one checkpoint; the first and the last checkpoint are always written.
     """
-    share = np.minimum(checkpoint_s / CHECKPOINT_EVERY_S, CHECKPOINT_SHARE)  # of `checkpoint_wait_s`
+    share = checkpoint_share(checkpoint_s)
     return np.asarray(once_s + 2 * checkpoint_s + epochs * (epoch_s + evaluation_s) * (1 + share))
+
+
+def checkpoint_share(checkpoint_s: Array | float) -> Array:
+    """Return the seconds given to checkpoints over those of everything else, as `checkpoint_wait_s` spaces them."""
+    return np.asarray(np.minimum(checkpoint_s / CHECKPOINT_EVERY_S, CHECKPOINT_SHARE))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,8 +16,8 @@ from tula_core.models.learning.convergence import (
     total_gap,
 )
 from tula_core.models.learning.critical import critical_prior
-from tula_core.models.learning.effects import Effects
-from tula_core.models.learning.fit import fit_learning
+from tula_core.models.learning.effects import Effects, distinct
+from tula_core.models.learning.fit import DRAWS, _first_within, fit_learning
 from tula_core.models.learning.schedules import annealing
 from tula_core.models.predictor import fit
 from tula_core.records import MitigationEffect, PilotPoint
@@ -335,3 +335,34 @@ def test_a_pilot_that_lost_what_it_learnt_is_said_aloud():
     said = "\n".join(fit(profile, make_job()).assumptions)
     assert "the pilot at global batch 512 lost again" in said
     assert "rests on what is usual" in said
+
+
+def test_pairs_of_batch_and_effect_that_differ_are_found_once():
+    known = {"a": MitigationEffect(log_gap=0.1), "b": MitigationEffect(log_gap=0.2)}
+    batches = np.array([64.0, 8.0, 64.0, 8.0, 64.0, 64.0])
+    sizes, none, which = distinct(batches, None, np.zeros(6, dtype=np.intp))
+    assert sizes.tolist() == [8.0, 64.0] and none is None and sizes[which].tolist() == batches.tolist()
+    effects, method = Effects.of([("a",), ("b",), ("unknown", "a")], known), np.array([0, 0, 1, 2, 2, 0])
+    sizes, acting, which = distinct(batches, effects, method)
+    assert len(sizes) == len(acting.rows) == 3
+    assert sizes[which].tolist() == batches.tolist()
+    assert acting.rows[which].tolist() == effects.rows[method].tolist()
+    assert acting.part(slice(1, 3)).rows.tolist() == acting.rows[1:3].tolist()
+
+
+def test_a_method_without_an_effect_is_as_none_at_all():
+    model = model_of()
+    bare = forecast(model, target=0.85)
+    held = forecast(model, target=0.85, effects=Effects.of([()] * len(BATCHES), {}))
+    assert (bare.metric == held.metric).all() and (bare.epochs == held.epochs).all()
+    assert bare.metric.shape == bare.epochs.shape == bare.reached.shape == (DRAWS, len(BATCHES))
+
+
+@pytest.mark.parametrize("evaluations", [1, 7, 200])
+def test_the_first_evaluation_within_is_the_first_that_is_at_most_what_is_needed(evaluations):
+    generator = np.random.default_rng(evaluations)
+    falling = -np.sort(generator.integers(0, 9, (5, evaluations)), axis=1).astype(float)
+    needed = generator.integers(-11, 3, (5, 6)).astype(float)
+    needed[0, :2] = -np.inf, np.inf
+    expected = [[sum(v > wanted for v in row) for wanted in wants] for row, wants in zip(falling, needed, strict=True)]
+    assert _first_within(falling, needed).tolist() == expected

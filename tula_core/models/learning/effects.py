@@ -38,16 +38,24 @@ class Effects:
                 row[_FACTORS] = each[:, _FACTORS].prod()
         return cls(rows=rows)
 
+    def part(self, block: slice) -> Effects:
+        """Return some of the rows."""
+        return Effects(rows=self.rows[block])
+
     def drawn(self, normal: Array) -> tuple[Array, Array, Array]:
-        """Return ln of the factors on critical batch, work and gap, each of shape (draws, n).
+        """Return ln of the factors on critical batch, work and gap, each of shape (draws, n); (1, 1) where it has none.
 
         Parameters
         ----------
         normal
             Standard normal draws of shape (draws, 3).
         """
-        critical, work, gap = (self.rows[:, 2 * i] + normal[:, i : i + 1] * self.rows[:, 2 * i + 1] for i in range(3))
+        critical, work, gap = (self._drawn(i, normal[:, i : i + 1]) for i in range(3))
         return critical, work, gap
+
+    def _drawn(self, factor: int, normal: Array) -> Array:
+        mean, sd = self.rows[:, 2 * factor], self.rows[:, 2 * factor + 1]
+        return np.asarray(mean + normal * sd) if mean.any() or sd.any() else np.zeros((1, 1))
 
     def as_steep(self, batches: Array, reference: float) -> Array:
         """Return B0 (B/B0)^power above B0: where the pilots' rule has the rate that each batch is trained with."""
@@ -56,10 +64,21 @@ class Effects:
         return np.where(moved, reference * (batches / reference) ** power, batches)
 
 
-def distinct(batches: Array, effects: Effects | None) -> tuple[Array, Effects | None, NDArray[np.intp]]:
-    """Return the batches and effects that differ, and where each of the given ones is among them."""
+def distinct(
+    batches: Array, effects: Effects | None, method: NDArray[np.intp]
+) -> tuple[Array, Effects | None, NDArray[np.intp]]:
+    """Return the pairs of batch and effect that differ, and which of them each of the given batches has.
+
+    Parameters
+    ----------
+    batches
+        Global batches, shape (n,).
+    effects, method
+        Effects of some lists of methods, and which of them acts at each batch, shape (n,); None for no effect at all.
+    """
+    sizes, size = np.unique(batches, return_inverse=True)
     if effects is None:
-        unique, where = np.unique(batches, return_inverse=True)
-        return unique, None, where
-    rows, where = np.unique(np.column_stack([batches, effects.rows]), axis=0, return_inverse=True)
-    return rows[:, 0], Effects(rows=rows[:, 1:]), where
+        return sizes, None, size
+    rows, row = np.unique(effects.rows, axis=0, return_inverse=True)
+    pairs, where = np.unique(size * len(rows) + row[method], return_inverse=True)
+    return sizes[pairs // len(rows)], Effects(rows=rows[pairs % len(rows)]), where

@@ -48,6 +48,7 @@ _LOST_POWER = 2.0  # recipes rarely sit near the highest rate that works
 LOST_PER_OCTAVE = 0.05
 _MOST_LOST_UNSEEN = 0.25
 _MOST_LOST = 3.0  # ln of how much larger the reducible gap of a lost run is at most
+_FEW_EVALUATIONS = 30  # are compared one by one, many times faster than they are searched
 _MOST_EPOCHS = 2000  # evaluations looked at one by one; longer runs are looked at on a grid of so many
 
 
@@ -120,11 +121,10 @@ class LearningModel:
         epochs, run, curve, path = drawn.epochs, drawn.run, drawn.curve, drawn.path
         # In ln(reducible gap), time and batch are two terms: path(epoch), and handicap(batch) that is there all along.
         handicap = curve.power * drawn.work + drawn.lost
-        first = np.full(run.shape, len(epochs))
+        first = np.full(handicap.shape, len(epochs))
         if target is not None:
             best = np.minimum.accumulate(path, axis=1)
-            needed = self._needed(target, run, curve) - handicap
-            first = np.stack([np.searchsorted(-b, -n) for b, n in zip(best, needed, strict=True)])
+            first = _first_within(best, self._needed(target, run, curve) - handicap)
         stop = np.minimum(first, len(epochs) - 1)
         return self._learnt(drawn, first, np.take_along_axis(path, stop, axis=1) + handicap)
 
@@ -189,7 +189,7 @@ class LearningModel:
         epochs = _evaluations(cap_epochs)
         normal = standard_draws(DRAWS, 15, seed=1)
         curve = self.curve(self.posterior.draws(normal[:, _FITTED]))
-        acting = effects or Effects.of([()] * len(batches), {})
+        acting = effects or Effects.of([()], {})  # one row does for all batches
         raised, more_work, more_gap = acting.drawn(normal[:, 12:15])
         progress = annealing(schedule, epochs / cap_epochs)
         work = log_handicap(batches, curve.critical_batch, curve.sharpness, curve.growth, raised)
@@ -323,6 +323,24 @@ def _curve(parameters: Array, pivot: float, chance_gap: float) -> Curve:
         pivot_steps=pivot,
         chance_gap=chance_gap,
     )
+
+
+def _first_within(falling: Array, needed: Array) -> NDArray[np.intp]:
+    """Return how many of the values of each row come before the first that is at most ``needed``, shape (draws, n).
+
+    Parameters
+    ----------
+    falling
+        Values that do not rise along a row, shape (draws, evaluations).
+    needed
+        Shape (draws, n).
+    """
+    if falling.shape[1] > _FEW_EVALUATIONS:
+        return np.stack([np.searchsorted(-row, -wanted) for row, wanted in zip(falling, needed, strict=True)])
+    first = np.zeros(needed.shape, dtype=np.intp)
+    for values in falling.T:
+        first += values[:, None] > needed
+    return first
 
 
 def _evaluations(cap_epochs: int) -> Array:
