@@ -19,7 +19,7 @@ from tests.factories import (
 from tula_core.errors import InputError
 from tula_core.job import Cluster, Recipe, Target
 from tula_core.models.forecasting import Band
-from tula_core.models.predictor import fit
+from tula_core.models.predictor import _largest, fit
 from tula_core.records import (
     QUANTITIES,
     Candidate,
@@ -193,6 +193,31 @@ def test_largest_local_batch_fits_and_the_next_does_not():
     assert predictor.max_local_batch(1, 1, 1e15) == 20_000
     assert predictor.max_local_batch(2, 2, 1e15) == 5_000
     assert fit(make_profile(memory=()), make_job()).max_local_batch(1, 1, 1e9) is None
+
+
+def test_the_largest_local_batch_leaves_room_for_what_methods_keep():
+    predictor = fit(make_profile(facts=make_facts(gradient_bytes=40_000_000)), make_job(), kept_copies={"keeps": 2.0})
+    bare, kept = (predictor.max_local_batch(1, 1, 6e8, None, names) for names in ((), ("keeps",)))
+    assert predictor.max_local_batch(1, 1, 6e8, None, ("unknown",)) == bare
+    fits, beyond = (
+        predictor.forecast([candidate(local_batch=b, mitigation=("keeps",))])[0]["memory_bytes"].high
+        for b in (kept, kept + 1)
+    )
+    assert fits <= 6e8 < beyond and 0 < kept < bare
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**12), st.integers(0, 10**12))
+def test_the_largest_that_fits_is_found_in_few_questions(most, largest):
+    asked = []
+
+    def fits(sizes):
+        asked.append(len(sizes))
+        assert (sizes >= 1).all() and (sizes <= most).all()
+        return sizes <= largest
+
+    assert _largest(fits, most) == min(most, largest)
+    assert len(asked) <= 10
 
 
 def memory_use(local_batch, peak_bytes, outcome="ok"):

@@ -87,7 +87,13 @@ class FakePredictor:
         ]
 
     def max_local_batch(
-        self, nodes: int, processes_per_node: int, limit_bytes: int, precision: str | None = None, /
+        self,
+        nodes: int,
+        processes_per_node: int,
+        limit_bytes: int,
+        precision: str | None = None,
+        mitigation: Sequence[str] = (),
+        /,
     ) -> int | None:
         if not self.memory_known:
             return None

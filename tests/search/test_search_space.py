@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from search_fakes import GIB, FakePredictor, job, profile, timing
 
 from tula_core.job import Cluster
+from tula_core.mitigations import Packages
 from tula_core.mitigations.batches.stages import batch_of
 from tula_core.search.notes import stage_words
 from tula_core.search.space import BatchRange, batches, candidates, key, layouts, reference_key
@@ -124,13 +125,27 @@ def test_precisions_are_those_of_the_recipe_alone_unless_asked_for():
 
 def test_each_precision_has_its_own_largest_batch():
     class Halving(FakePredictor):
-        def max_local_batch(self, nodes, processes_per_node, limit_bytes, precision=None, /):
+        def max_local_batch(self, nodes, processes_per_node, limit_bytes, precision=None, mitigation=(), /):
             return 128 if precision else 64
 
     asked = job({"batch_size": 64}, precisions=["bf16"])
     found = candidates(profile(2000), asked, Halving(), ())
     assert max(c.local_batch for c in found if c.precision is None) == 64
     assert max(c.local_batch for c in found if c.precision == "bf16") == 128
+
+
+def test_a_method_that_keeps_something_leaves_less_room_for_its_batches():
+    class Keeping(FakePredictor):
+        def max_local_batch(self, nodes, processes_per_node, limit_bytes, precision=None, mitigation=(), /):
+            return 64 if "lars" in mitigation else 128
+
+    found = candidates(profile(2000), job({"batch_size": 64}), Keeping(), Packages.auto("sgd"))
+    largest = {c.mitigation: max(o.local_batch for o in found if o.mitigation == c.mitigation) for c in found}
+    assert largest[("lars",)] == 64 and largest[("sqrt-lr", "warmup")] == 128
+    assert {c.global_batch for c in found if c.mitigation == ("lars",)} == {
+        c.global_batch for c in found if c.mitigation == ("sqrt-lr", "warmup")
+    }
+    assert [key(c) for c in found] == sorted({key(c) for c in found})
 
 
 def test_batch_norm_networks_are_not_planned_at_one_sample_per_process():

@@ -48,6 +48,7 @@ from tula_core.records.corrections import BUILTIN, Corrections
 from tula_core.records.mitigation import MitigationEffect
 from tula_core.records.profile import Profile
 
+_SECTIONS = 32  # parts into which the room for the largest local batch is cut each time
 _CHUNK = 65_536  # candidates at once: bounds the memory that draws take
 
 
@@ -184,15 +185,20 @@ class Predictor:
         return Predictor(models, self._assumptions, self._precisions, self._host).forecast([candidate])[0]
 
     def max_local_batch(
-        self, nodes: int, processes_per_node: int, memory_bytes_limit: float, precision: str | None = None
+        self,
+        nodes: int,
+        processes_per_node: int,
+        memory_bytes_limit: float,
+        precision: str | None = None,
+        mitigation: Sequence[str] = (),
     ) -> int | None:
         """Return the largest local batch whose upper memory bound fits, with every smaller power of two fitting too.
 
         At most the training set's share of a process, less than any size that ran out of memory, and at most the
-        largest measured size where readings do not grow. 0 where not even one sample fits; None where memory is
-        unknown.
+        largest measured size where readings do not grow. What the methods of ``mitigation`` keep is counted. 0 where
+        not even one sample fits; None where memory is unknown.
         """
-        models = self._precisions.models(self._models, precision)
+        models = self._precisions.models(self._models, precision).with_methods(mitigation)
         if models.memory is None:
             return None
         processes = nodes * processes_per_node
@@ -202,9 +208,10 @@ class Predictor:
         if not models.memory.extrapolates():
             most = min(most, models.memory.largest_measured)
 
-        def fits(local_batch: int) -> bool:
-            band = memory_band(models, np.array([float(local_batch)]), np.array([float(processes)]))
-            return band is not None and float(band.high[0]) <= memory_bytes_limit
+        def fits(local_batches: NDArray[np.float64]) -> NDArray[np.bool_]:
+            band = memory_band(models, local_batches, np.full_like(local_batches, processes))
+            assert band is not None, "asked above whether memory is known"
+            return band.high <= memory_bytes_limit
 
         return _largest(fits, most)
 
@@ -322,15 +329,14 @@ def _measured(models: Models, asked: CandidateColumns, places: Places) -> NDArra
     return timed
 
 
-def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """Return the largest number up to ``most`` that fits, by doubling and halving; 0 where 1 does not."""
-    if most < 1 or not fits(1):
-        return 0
-    low = 1
-    while low < most and fits(min(2 * low, most)):
-        low = min(2 * low, most)
-    high = min(2 * low, most + 1)
+def _largest(fits: Callable[[NDArray[np.float64]], NDArray[np.bool_]], most: int) -> int:
+    """Return the largest number up to ``most`` that fits, after every power of two below it; 0 where 1 does not."""
+    low, high = 0, most + 1
+    asked = [2**power for power in range(most.bit_length())] + [most]
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        good = fits(np.array(asked, dtype=float)).tolist()
+        fitting = good.index(False) if False in good else len(good)
+        low, high = ([low, *asked][fitting], [*asked, high][fitting])
+        # Many sizes at once take hardly longer than one.
+        asked = sorted({low + max((high - low) * part // _SECTIONS, 1) for part in range(1, _SECTIONS)})
     return low

@@ -26,11 +26,17 @@ class Forecaster(Protocol):
         ...
 
     def max_local_batch(
-        self, nodes: int, processes_per_node: int, limit_bytes: int, precision: str | None = None, /
+        self,
+        nodes: int,
+        processes_per_node: int,
+        limit_bytes: int,
+        precision: str | None = None,
+        mitigation: Sequence[str] = (),
+        /,
     ) -> int | None:
         """Return the largest local batch whose upper memory bound fits the limit; None where memory is unknown.
 
-        ``precision`` is another than the recipe's, None for that.
+        ``precision`` is another than the recipe's, None for that; what the methods of ``mitigation`` keep counts.
         """
         ...
 

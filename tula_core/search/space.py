@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tula_core.job import Cluster, Job
 from tula_core.mitigations import Packages
@@ -62,32 +62,23 @@ def candidates(
     The reference batch on one process is always among them, and so is whatever was measured within the cluster, also
     where it breaks a limit: then the plan says which. Each precision of ``job.precisions`` brings its own; each comes
     without a power limit, and with each of those that the cluster's accelerators may be given. Above the reference
-    batch each comes once for each package of methods. Where a method grows the batch on a schedule, each is the end of
-    its stages, once on its own processes from the beginning and once on one process as long as that takes the batch.
+    batch each package of methods brings its own, with local batches that leave room for what it keeps. Where a method
+    grows the batch on a schedule, each is the end of its stages, once on its own processes from the beginning and once
+    on one process as long as that takes the batch.
     """
     course = Course(recipe=job.recipe, train_samples=profile.facts.train_samples, options=job.mitigation_options)
-    names: tuple[str | None, ...] = (None, *job.other_precisions)
-    bare = [
-        Candidate(
-            nodes=nodes,
-            processes_per_node=processes,
-            local_batch=local,
-            accumulation=parts,
-            options={} if name is None else {PRECISION: name},
-            power_limit_w=limit,
-        )
-        for name in names
-        for nodes, processes, local, parts in _shapes(profile, job, _cap_of(profile, job, predictor, name))
-        for limit in (None, *power_limits(profile, job.cluster))
-    ]
     packages = mitigation if isinstance(mitigation, Packages) else Packages.alone(mitigation)
-    if len(bare) * len(packages.large) > MOST_WITH_EVERY_METHOD:
+    plain, reference = _trained_with(packages.small, profile, job, predictor), job.recipe.batch_size
+    if len(plain) * len(packages.large) > MOST_WITH_EVERY_METHOD:
         packages = packages.first(2)
+    made = [candidate for candidate in plain if candidate.global_batch <= reference]
+    for names in packages.large:
+        found = plain if names == packages.small else _trained_with(names, profile, job, predictor)
+        made += [candidate for candidate in found if candidate.global_batch > reference]
     # Batches that a schedule never comes to end at one that it does, which may be there already.
     grown = [
         candidate
-        for found in bare
-        for candidate in (staged(made, course) for made in _with_methods(found, packages, job.recipe.batch_size))
+        for candidate in (staged(each, course) for each in made)
         if not packages.several or candidate.stages is not None or not grows(candidate.mitigation)
     ]
     alone = (begun_alone(candidate, course) for candidate in grown)
@@ -95,10 +86,23 @@ def candidates(
     return tuple(distinct[place] for place in sorted(distinct))
 
 
-def _with_methods(candidate: Candidate, packages: Packages, reference_batch: int) -> list[Candidate]:
-    """Return a candidate once for each package at its batch."""
-    lists = packages.large if candidate.global_batch > reference_batch else (packages.small,)
-    return [replace(candidate, mitigation=names) for names in lists]
+def _trained_with(names: tuple[str, ...], profile: Profile, job: Job, predictor: Forecaster) -> list[Candidate]:
+    """Return the candidates of all precisions and power limits that train with some methods, whatever the batch."""
+    precisions: tuple[str | None, ...] = (None, *job.other_precisions)
+    return [
+        Candidate(
+            nodes=nodes,
+            processes_per_node=processes,
+            local_batch=local,
+            accumulation=parts,
+            mitigation=names,
+            options={} if precision is None else {PRECISION: precision},
+            power_limit_w=limit,
+        )
+        for precision in precisions
+        for nodes, processes, local, parts in _shapes(profile, job, _cap_of(profile, job, predictor, precision, names))
+        for limit in (None, *power_limits(profile, job.cluster))
+    ]
 
 
 def _shapes(profile: Profile, job: Job, cap: Callable[[int, int], int | None]) -> set[tuple[int, int, int, int]]:
@@ -178,19 +182,13 @@ def rounded_layouts(job: Job) -> list[int]:
 
 
 def _cap_of(
-    profile: Profile, job: Job, predictor: Forecaster, precision: str | None
+    profile: Profile, job: Job, predictor: Forecaster, precision: str | None, names: tuple[str, ...]
 ) -> Callable[[int, int], int | None]:
     def cap(nodes: int, processes_per_node: int) -> int | None:
         limit = memory_limit(job, profile.hardware, processes_per_node)
-        fits = (
-            None
-            if limit is None
-            else (
-                predictor.max_local_batch(nodes, processes_per_node, limit.size_bytes)
-                if precision is None
-                else predictor.max_local_batch(nodes, processes_per_node, limit.size_bytes, precision)
-            )
-        )
+        fits = None
+        if limit is not None:
+            fits = predictor.max_local_batch(nodes, processes_per_node, limit.size_bytes, precision, names)
         # Where not even one sample fits, one sample is still listed, so that the plan can say what it would need.
         bounds = [None if fits is None else max(fits, 1), job.constraints.max_local_batch]
         return min((bound for bound in bounds if bound is not None), default=None)
