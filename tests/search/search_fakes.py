@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from tula_core.job import Job, Recipe
 from tula_core.records import (
     Candidate,
@@ -28,6 +30,23 @@ def around(value: float | None, spread: float = 0.1) -> Interval:
     if value is None:
         return UNKNOWN
     return Interval(value=value, low=value * (1 - spread), high=value * (1 + spread))
+
+
+@dataclass(frozen=True)
+class FakeTable:
+    """Rows that are there already."""
+
+    made: list[Row]
+
+    @property
+    def feasible(self) -> np.ndarray:
+        return np.array([row.feasible for row in self.made], dtype=bool)
+
+    def values(self, quantity: str, /) -> np.ndarray:
+        return np.array([row[quantity].value for row in self.made], dtype=float)
+
+    def rows(self, places: Sequence[int], /) -> list[Row]:
+        return [self.made[place] for place in places]
 
 
 @dataclass
@@ -85,6 +104,9 @@ class FakePredictor:
             )
             for c in candidates
         ]
+
+    def forecast_columns(self, candidates: Sequence[Candidate], /) -> FakeTable:
+        return FakeTable(self.forecast(candidates))
 
     def max_local_batch(
         self,

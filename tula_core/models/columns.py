@@ -45,6 +45,11 @@ class Columns:
         """Where nothing stands against a candidate."""
         return np.asarray(self.verdict == Verdict.FEASIBLE)
 
+    def values(self, quantity: str) -> NDArray[np.float64]:
+        """Return the values of one quantity, NaN where it is unknown."""
+        band = self.bands.get(quantity)
+        return np.full(self.asked.count, np.nan) if band is None else band.value
+
     def row(self, place: int) -> Row:
         """Return the row of one candidate."""
         return self.rows([place])[0]

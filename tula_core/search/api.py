@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,15 @@ from tula_core.search.constraints import (
     judge,
     memory_limit,
 )
-from tula_core.search.forecaster import Forecaster
+from tula_core.search.forecaster import Forecaster, Forecasting
+from tula_core.search.forecasts import Forecasts
 from tula_core.search.methods import forecast_growing, method_notes
 from tula_core.search.notes import data_notes, norm_warning, stage_words
 from tula_core.search.objective import Decision, decide
 from tula_core.search.reasons import explain
 from tula_core.search.space import candidates, key, reference_key
 from tula_core.search.spending import Spending
-from tula_core.search.study import Searched, Task, search, write_journal
+from tula_core.search.study import TRIALS_AROUND, TRIALS_BEYOND, Searched, Task, search, write_journal
 from tula_core.seeding import derive_seed
 
 _LEAST_USD = 1e-9
@@ -115,13 +117,27 @@ def _task(
     profile: Profile, predictor: Forecaster, limits: Limits, grid: Sequence[Candidate], first: Sequence[Candidate]
 ) -> Task:
     job = limits.job
-    return Task(
+
+    def evaluate(chosen: Sequence[Candidate], by: Forecasting = predictor) -> list[Judged]:
+        return [judge(row, limits) for row in _forecast(by, chosen, job.recipe.batch_size)]
+
+    task = Task(
         name=f"{job.title} {job.digest} {profile.fingerprint[:16]}",
         grid=grid,
         first=first,
-        evaluate=lambda chosen: [judge(row, limits) for row in _forecast(predictor, chosen, job.recipe.batch_size)],
+        evaluate=evaluate,
         expense=limits.expense,
         seed=derive_seed(job.seed, "search") % 2**32,
+    )
+    if len(grid) <= task.small_grid:
+        return task
+    forecasts = Forecasts(predictor, grid)
+    looked_up = partial(evaluate, by=forecasts)
+    return dataclasses.replace(
+        task,
+        evaluate=looked_up,
+        near_front=lambda: forecasts.near_front(looked_up, limits.expense),
+        trials_beyond=TRIALS_AROUND if forecasts.without_stages else TRIALS_BEYOND,
     )
 
 
@@ -139,7 +155,7 @@ def _always_searched(grid: Sequence[Candidate], profile: Profile, job: Job) -> l
     return [next(c for c in grid if key(c) == reference), *others]
 
 
-def _forecast(predictor: Forecaster, chosen: Sequence[Candidate], reference_batch: int) -> list[Row]:
+def _forecast(predictor: Forecasting, chosen: Sequence[Candidate], reference_batch: int) -> list[Row]:
     rows = forecast_growing(predictor, chosen, reference_batch) if chosen else []
     assert [row.candidate for row in rows] == list(chosen), "the predictor has to answer every candidate, in order"
     return rows
@@ -243,7 +259,10 @@ def _assumptions(
 def _search_notes(searched: Searched, grid: int) -> list[str]:
     notes = []
     if len(searched.judged) < grid:
-        notes.append(f"{len(searched.judged)} of {grid} candidates were looked at, by a genetic search.")
+        notes.append(
+            f"{len(searched.judged)} of {grid} candidates were looked at: of those without stages all near the "
+            "best in time and expense, beside what a genetic search came by."
+        )
     if searched.cut_short:
         notes.append("The search was stopped by its time limit, so that another machine may look at more candidates.")
     return notes

@@ -5,10 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tula_core.records import Candidate, ExpectedPoint, Row
 
 
-class Forecaster(Protocol):
+class ForecastTable(Protocol):
+    """Forecasts of candidates as arrays in their order, of which rows are made where they are wanted."""
+
+    @property
+    def feasible(self) -> NDArray[np.bool_]:
+        """Where nothing stands against a candidate, whatever the job's limits are, shape (n,)."""
+        ...
+
+    def values(self, quantity: str, /) -> NDArray[np.float64]:
+        """Return the values of one of `tula_core.records.QUANTITIES`, NaN where it is unknown, shape (n,)."""
+        ...
+
+    def rows(self, places: Sequence[int], /) -> list[Row]:
+        """Return the rows at some places."""
+        ...
+
+
+class Forecasting(Protocol):
+    """What gives rows for candidates."""
+
+    def forecast(self, candidates: Sequence[Candidate], /) -> list[Row]:
+        """Return one row per candidate, in order; only what is physically impossible comes back infeasible."""
+        ...
+
+
+class Forecaster(Forecasting, Protocol):
     """The fitted models behind one interface; search imports none of them."""
 
     @property
@@ -21,8 +49,8 @@ class Forecaster(Protocol):
         """Every assumption behind the forecasts, a sentence each."""
         ...
 
-    def forecast(self, candidates: Sequence[Candidate], /) -> list[Row]:
-        """Return one row per candidate, in order; only what is physically impossible comes back infeasible."""
+    def forecast_columns(self, candidates: Sequence[Candidate], /) -> ForecastTable:
+        """Return what `forecast` does as arrays, many times faster where few rows are made of them."""
         ...
 
     def max_local_batch(

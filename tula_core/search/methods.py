@@ -9,7 +9,7 @@ from tula_core.mitigations import MITIGATIONS, Options, Packages, step_cost
 from tula_core.records import QUANTITIES, Candidate, Row
 from tula_core.records.candidate import Interval
 from tula_core.search import words
-from tula_core.search.forecaster import Forecaster
+from tula_core.search.forecaster import Forecasting
 
 _ADAPTIVE = "adaptive-batch"
 _STAGED = ("growth", "seesaw")
@@ -76,7 +76,7 @@ def _cost_notes(names: Sequence[str], options: Options) -> list[str]:
     ]
 
 
-def forecast_growing(predictor: Forecaster, chosen: Sequence[Candidate], reference_batch: int) -> list[Row]:
+def forecast_growing(predictor: Forecasting, chosen: Sequence[Candidate], reference_batch: int) -> list[Row]:
     """Return one row for each candidate; where noise sets the batch, the interval holds a run that never grows."""
     rows = predictor.forecast(chosen)
     starts = {

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import optuna
 from optuna.samplers import BruteForceSampler, NSGAIISampler
 from optuna.trial import TrialState
@@ -17,12 +18,16 @@ from tula_core.progress import Event, Listener
 from tula_core.records import Candidate
 from tula_core.search.constraints import LIMIT_KEYS, Judged
 from tula_core.search.journal import replace_study
+from tula_core.search.pareto import pareto_front
 from tula_core.search.places import Places
-from tula_core.search.space import Key, key
+from tula_core.search.space import key
 
 SMALL_GRID = 512
 """Up to this many candidates the grid is searched completely."""
 TRIALS_BEYOND = 1000
+"""Trials of a larger grid whose front is not known beforehand."""
+TRIALS_AROUND = 200
+"""Trials of a larger grid around its front, where that is known."""
 POPULATION = 50
 TIME_LIMIT_S = 20.0
 JOURNAL_NAME = "search.journal"
@@ -44,6 +49,8 @@ class Task:
         Candidates that are looked at whatever the sampler does.
     evaluate
         Forecasts and judges candidates, in order.
+    near_front
+        Judges the candidates of a large grid that are worth a look whatever the sampler finds; by default none.
     expense
         The second objective's name.
     seed
@@ -60,6 +67,7 @@ class Task:
     evaluate: Evaluate
     expense: str
     seed: int
+    near_front: Callable[[], list[Judged]] = list
     small_grid: int = SMALL_GRID
     trials_beyond: int = TRIALS_BEYOND
     time_limit_s: float = TIME_LIMIT_S
@@ -127,12 +135,13 @@ def _every_point(task: Task) -> Searched:
 def _genetic(task: Task) -> Searched:
     places = Places(task.grid)
     study = _new_study(task, NSGAIISampler(population_size=POPULATION, seed=task.seed))
-    for candidate in task.first:
+    seen = {key(item.row.candidate): item for item in task.near_front()}
+    first = [*task.first, *_front(list(seen.values()), task)]
+    for candidate in first:
         study.enqueue_trial(places.parameters(candidate))
-    seen: dict[Key, Judged] = {}
     started = time.monotonic()
     trials, cut_short = 0, False
-    while trials < task.trials_beyond + len(task.first) and not cut_short:
+    while trials < task.trials_beyond + len(first) and not cut_short:
         asked = [study.ask() for _ in range(POPULATION)]
         indices = []
         for trial in asked:
@@ -149,6 +158,22 @@ def _genetic(task: Task) -> Searched:
     missing = [candidate for candidate in task.first if key(candidate) not in seen]
     seen |= {key(item.row.candidate): item for item in task.evaluate(missing)}
     return Searched(judged=tuple(seen[place] for place in sorted(seen)), cut_short=cut_short, study=study)
+
+
+def _front(judged: Sequence[Judged], task: Task) -> list[Candidate]:
+    """Return the front of judged candidates that keep every limit, without those that are looked at first anyway.
+
+    At most one population of them, evenly taken: they are what the sampler begins with.
+    """
+    rows = [item.row for item in judged if item.row.feasible]
+    if not rows:
+        return []
+    times, spent = (np.array([row[name].value for row in rows]) for name in ("time_to_train_s", task.expense))
+    front = pareto_front(times, spent)
+    thinned = np.unique(np.linspace(0, len(front) - 1, min(len(front), POPULATION)).round().astype(int))
+    known = {key(candidate) for candidate in task.first}
+    found = [rows[place].candidate for place in front[thinned]]
+    return [candidate for candidate in found if key(candidate) not in known]
 
 
 def _new_study(task: Task, sampler: optuna.samplers.BaseSampler) -> optuna.Study:

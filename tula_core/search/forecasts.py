@@ -1,0 +1,98 @@
+"""`Forecasts`: a large grid forecast at once as arrays, with rows made only of the candidates that are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tula_core.records import Candidate, Row
+from tula_core.search.constraints import Judged
+from tula_core.search.forecaster import Forecaster
+from tula_core.search.objective import NOISE
+from tula_core.search.space import key
+
+Numbers = NDArray[np.float64]
+
+NEAR = 2 * NOISE
+"""Candidates that no other beats by more than this share in both time and expense are near the front."""
+MOST_NEAR = 512
+"""At most this many candidates are judged on the way to the front of those that keep every limit."""
+
+
+class Forecasts:
+    """Forecasts of the candidates of a grid, and of any other, as `Forecaster.forecast` gives them.
+
+    Candidates that go through stages are forecast one by one, and so only where they are asked for.
+
+    Parameters
+    ----------
+    predictor
+        What forecasts.
+    grid
+        Candidates, in the order of the table.
+    """
+
+    def __init__(self, predictor: Forecaster, grid: Sequence[Candidate]) -> None:
+        self._predictor = predictor
+        self._plain = [candidate for candidate in grid if candidate.stages is None]
+        self._plain_alone = len(self._plain) == len(grid)
+        self._place = {key(candidate): place for place, candidate in enumerate(self._plain)}
+        self._columns = predictor.forecast_columns(self._plain)
+
+    def forecast(self, candidates: Sequence[Candidate], /) -> list[Row]:
+        """Return one row for each candidate, in their order."""
+        places = [self._place_of(candidate) for candidate in candidates]
+        others = [candidate for candidate, place in zip(candidates, places, strict=True) if place is None]
+        made = iter(self._columns.rows([place for place in places if place is not None]))
+        asked = iter(self._predictor.forecast(others) if others else ())
+        return [next(asked if place is None else made) for place in places]
+
+    def near_front(self, evaluate: Callable[[Sequence[Candidate]], list[Judged]], expense: str) -> list[Judged]:
+        """Return judged candidates: those without stages on the front of the ones that keep every limit, or near it.
+
+        The front of all is judged first; what breaks a limit is left out, and the front of the rest is looked at,
+        until every candidate near it keeps every limit or `MOST_NEAR` were judged. Those that were left out are
+        returned too: a plan says why they are.
+        """
+        times, spent = self._columns.values("time_to_train_s"), self._columns.values(expense)
+        left = np.flatnonzero(self._columns.feasible & (times > 0) & (spent > 0))
+        judged: dict[int, Judged] = {}
+        while len(judged) < MOST_NEAR:
+            near = left[near_the_front(times[left], spent[left])].tolist()
+            fresh = [place for place in near if place not in judged][: MOST_NEAR - len(judged)]
+            if not fresh:
+                break
+            found = evaluate([self._plain[place] for place in fresh])
+            judged |= dict(zip(fresh, found, strict=True))
+            left = left[[place not in judged or judged[place].row.feasible for place in left.tolist()]]
+        return list(judged.values())
+
+    @property
+    def without_stages(self) -> bool:
+        """Whether no candidate of the grid goes through stages, so that `near_front` has looked at all of it."""
+        return self._plain_alone
+
+    def _place_of(self, candidate: Candidate) -> int | None:
+        place = self._place.get(key(candidate))
+        return place if place is not None and self._plain[place] == candidate else None
+
+
+def near_the_front(times_s: Numbers, expenses: Numbers) -> NDArray[np.intp]:
+    """Return the indices of points that no other beats by more than `NEAR` on both axes, the best placed first.
+
+    A point is the better placed the less time one that costs no more would save.
+
+    Parameters
+    ----------
+    times_s, expenses
+        Positive, shape ``(n,)``.
+    """
+    order = np.argsort(expenses, kind="stable")
+    fastest = np.concatenate([[np.inf], np.minimum.accumulate(times_s[order])])
+    far, beside = (
+        fastest[np.searchsorted(expenses[order], expenses / factor, side="right")] for factor in (1.0 + NEAR, 1.0)
+    )
+    near = np.flatnonzero(times_s <= far * (1.0 + NEAR))
+    return near[np.argsort(times_s[near] / beside[near], kind="stable")]
