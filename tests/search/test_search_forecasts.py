@@ -70,15 +70,16 @@ def test_a_grid_is_forecast_once_and_rows_are_those_of_the_predictor():
     assert predictor.calls == [len(GRID)]
     assert forecasts.forecast(asked) == FakePredictor().forecast(asked)
     assert predictor.calls == [len(GRID), 1] and forecasts.forecast([]) == []
-    assert forecasts.without_stages
+    assert forecasts.complete
 
 
-def test_staged_candidates_are_forecast_where_they_are_asked_for():
+def test_many_staged_candidates_are_forecast_where_they_are_asked_for(monkeypatch):
+    monkeypatch.setattr("tula_core.search.forecasts.MOST_STAGED", 20)
     grown = candidates(profile(), WIDE, FakePredictor(), ("growth",))
     staged = [candidate for candidate in grown if candidate.stages is not None]
     predictor = FakePredictor()
     forecasts = Forecasts(predictor, grown)
-    assert predictor.calls == [len(grown) - len(staged)] and not forecasts.without_stages
+    assert predictor.calls == [len(grown) - len(staged)] and not forecasts.complete
     assert [row.candidate for row in forecasts.forecast([staged[0], grown[0]])] == [staged[0], grown[0]]
     assert predictor.calls[1:] == [1]
 

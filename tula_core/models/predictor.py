@@ -28,14 +28,14 @@ from tula_core.models.checking import check_profile
 from tula_core.models.columns import Columns, ColumnsBuilder
 from tula_core.models.feasibility import Feasibility, Verdict
 from tula_core.models.forecasting import Models, memory_band
-from tula_core.models.learning.fit import fit_learning
+from tula_core.models.learning.fit import Learning, fit_learning
 from tula_core.models.learnt import Learnt
 from tula_core.models.memory import HostRoom, fit_host_memory, fit_memory, state_bytes
 from tula_core.models.plausibility import credible
 from tula_core.models.power.node import fit_node_power
 from tula_core.models.precision_set import Precisions, fit_precisions
 from tula_core.models.stages.bands import staged_bands
-from tula_core.models.stages.chances import keeping_probability, reach_probability
+from tula_core.models.stages.chances import Course, course_of, keeping_probability, learning_of, reach_probability
 from tula_core.models.stages.check import layouts_of
 from tula_core.models.stages.curve import expected_curve
 from tula_core.models.step.communication import fit_links
@@ -43,7 +43,7 @@ from tula_core.models.step.fit import fit_step_time
 from tula_core.models.step.methods import UNNOTICED
 from tula_core.models.step.time import Shapes
 from tula_core.models.totals import fit_overheads
-from tula_core.records.candidate import Candidate, ExpectedPoint, Row, Stage
+from tula_core.records.candidate import Candidate, ExpectedPoint, Row
 from tula_core.records.corrections import BUILTIN, Corrections
 from tula_core.records.mitigation import MitigationEffect
 from tula_core.records.profile import Profile
@@ -72,7 +72,7 @@ class Predictor:
         self._assumptions = assumptions
         self._precisions = precisions
         self._host = host
-        self._reach: dict[tuple[int, tuple[str, ...], tuple[Stage, ...] | None], float | None] = {}
+        self._learnt: dict[tuple[Course, tuple[str, ...]], Learning | None] = {}
 
     @property
     def models(self) -> Models:
@@ -157,14 +157,18 @@ class Predictor:
 
     def reach_probability(self, candidate: Candidate) -> float | None:
         """Return the chance that training reaches the target within the cap, None where there is no way to tell."""
-        key = (candidate.global_batch, candidate.mitigation, candidate.stages)
-        if key not in self._reach:
-            self._reach[key] = reach_probability(self._models, candidate)
-        return self._reach[key]
+        return reach_probability(self._models, self._learning(candidate))
 
     def keeping_probability(self, candidate: Candidate, reference: Candidate, slack: float) -> float | None:
         """Return the chance that a metric is at most ``slack`` worse than the reference's; None where unknown."""
-        return keeping_probability(self._models, candidate, reference, slack)
+        return keeping_probability(self._models, self._learning(candidate), self._learning(reference), slack)
+
+    def _learning(self, candidate: Candidate) -> Learning | None:
+        """Return draws of what a candidate learns, made once for all that learn alike, whatever their processes."""
+        key = (course_of(candidate), candidate.mitigation)
+        if key not in self._learnt:
+            self._learnt[key] = learning_of(self._models, candidate)
+        return self._learnt[key]
 
     def expected_curve(self, candidate: Candidate) -> tuple[ExpectedPoint, ...] | None:
         """Return the metric that a run is expected to show at the end of each epoch, None where it is unknown."""
@@ -311,10 +315,8 @@ def _fill(built: ColumnsBuilder, models: Models, asked: CandidateColumns, places
 
 def _fill_staged(built: ColumnsBuilder, models: Models, asked: CandidateColumns, places: Places) -> None:
     """Write the forecasts of candidates that go through several stages."""
-    for place in places:
-        candidate = asked.candidate(place)
-        acting = models.acting([candidate.mitigation])
-        bands = staged_bands(models, candidate.stages or (), candidate.power_limit_w, acting)
+    found = staged_bands(models, [asked.candidate(place) for place in places])
+    for place, bands in zip(places, found, strict=True):
         built.put(np.array([place]), bands)
 
 

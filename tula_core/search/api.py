@@ -137,7 +137,7 @@ def _task(
         task,
         evaluate=looked_up,
         near_front=lambda: forecasts.near_front(looked_up, limits.expense),
-        trials_beyond=TRIALS_AROUND if forecasts.without_stages else TRIALS_BEYOND,
+        trials_beyond=TRIALS_AROUND if forecasts.complete else TRIALS_BEYOND,
     )
 
 
@@ -260,8 +260,8 @@ def _search_notes(searched: Searched, grid: int) -> list[str]:
     notes = []
     if len(searched.judged) < grid:
         notes.append(
-            f"{len(searched.judged)} of {grid} candidates were looked at: of those without stages all near the "
-            "best in time and expense, beside what a genetic search came by."
+            f"{len(searched.judged)} of {grid} candidates were looked at: those near the best in time "
+            "and expense, and what a genetic search came by."
         )
     if searched.cut_short:
         notes.append("The search was stopped by its time limit, so that another machine may look at more candidates.")

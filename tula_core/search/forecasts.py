@@ -17,6 +17,8 @@ Numbers = NDArray[np.float64]
 
 NEAR = 2 * NOISE
 """Candidates that no other beats by more than this share in both time and expense are near the front."""
+MOST_STAGED = 1500
+"""Up to this many candidates with stages are forecast beforehand: a second or two."""
 MOST_NEAR = 512
 """At most this many candidates are judged on the way to the front of those that keep every limit."""
 
@@ -24,7 +26,8 @@ MOST_NEAR = 512
 class Forecasts:
     """Forecasts of the candidates of a grid, and of any other, as `Forecaster.forecast` gives them.
 
-    Candidates that go through stages are forecast one by one, and so only where they are asked for.
+    Candidates that go through stages take many times longer than others: they are forecast beforehand only where there
+    are few of them, and else where they are asked for.
 
     Parameters
     ----------
@@ -36,10 +39,12 @@ class Forecasts:
 
     def __init__(self, predictor: Forecaster, grid: Sequence[Candidate]) -> None:
         self._predictor = predictor
-        self._plain = [candidate for candidate in grid if candidate.stages is None]
-        self._plain_alone = len(self._plain) == len(grid)
-        self._place = {key(candidate): place for place, candidate in enumerate(self._plain)}
-        self._columns = predictor.forecast_columns(self._plain)
+        staged = sum(candidate.stages is not None for candidate in grid)
+        every = staged <= MOST_STAGED
+        self._known = [candidate for candidate in grid if every or candidate.stages is None]
+        self._complete = len(self._known) == len(grid)
+        self._place = {key(candidate): place for place, candidate in enumerate(self._known)}
+        self._columns = predictor.forecast_columns(self._known)
 
     def forecast(self, candidates: Sequence[Candidate], /) -> list[Row]:
         """Return one row for each candidate, in their order."""
@@ -50,7 +55,7 @@ class Forecasts:
         return [next(asked if place is None else made) for place in places]
 
     def near_front(self, evaluate: Callable[[Sequence[Candidate]], list[Judged]], expense: str) -> list[Judged]:
-        """Return judged candidates: those without stages on the front of the ones that keep every limit, or near it.
+        """Return judged candidates, the front of those forecast beforehand that keep every limit and what is near it.
 
         The front of all is judged first; what breaks a limit is left out, and the front of the rest is looked at,
         until every candidate near it keeps every limit or `MOST_NEAR` were judged. Those that were left out are
@@ -64,19 +69,19 @@ class Forecasts:
             fresh = [place for place in near if place not in judged][: MOST_NEAR - len(judged)]
             if not fresh:
                 break
-            found = evaluate([self._plain[place] for place in fresh])
+            found = evaluate([self._known[place] for place in fresh])
             judged |= dict(zip(fresh, found, strict=True))
             left = left[[place not in judged or judged[place].row.feasible for place in left.tolist()]]
         return list(judged.values())
 
     @property
-    def without_stages(self) -> bool:
-        """Whether no candidate of the grid goes through stages, so that `near_front` has looked at all of it."""
-        return self._plain_alone
+    def complete(self) -> bool:
+        """Whether the whole grid was forecast beforehand, so that `near_front` has the front of all of it."""
+        return self._complete
 
     def _place_of(self, candidate: Candidate) -> int | None:
         place = self._place.get(key(candidate))
-        return place if place is not None and self._plain[place] == candidate else None
+        return place if place is not None and self._known[place] == candidate else None
 
 
 def near_the_front(times_s: Numbers, expenses: Numbers) -> NDArray[np.intp]:

@@ -11,6 +11,7 @@ from tula_core.engine.shares import Layout, window_sizes
 from tula_core.errors import InputError
 from tula_core.job import Cluster, Recipe, Target
 from tula_core.models.predictor import fit
+from tula_core.models.stages.chances import course_of
 from tula_core.models.stages.walk import walk
 from tula_core.records import QUANTITIES, Candidate, Correction, Corrections, MitigationEffect, Row, Stage
 
@@ -250,3 +251,18 @@ def test_a_chance_to_keep_the_metric_is_that_of_the_difference_in_the_same_draws
     assert predictor.keeping_probability(reference, reference, 0.0) == 1.0
     assert predictor.keeping_probability(GROWN, reference, 0.01) > predictor.keeping_probability(large, reference, 0.01)
     assert fit(make_profile(pilots=()), make_job()).keeping_probability(GROWN, reference, 0.1) is None
+
+
+def test_many_staged_candidates_are_forecast_as_each_alone():
+    later = candidate(stage(0), stage(60_000, local_batch=128))
+    spread = candidate(stage(0), stage(40_000, processes_per_node=2), stage(60_000, nodes=2, processes_per_node=2))
+    asked = [GROWN, later, spread, WIDENED, GROWN]
+    together = rows(*asked)
+    for row, each in zip(together, asked, strict=True):
+        (alone,) = rows(each)
+        for name in QUANTITIES:
+            assert row[name].value == pytest.approx(alone[name].value, rel=1e-12)
+    # Whichever processes share a batch, as much is learnt of it.
+    assert together[0]["accuracy"] == together[2]["accuracy"] != together[1]["accuracy"]
+    assert course_of(GROWN) == course_of(spread) == ((0, 64), (40_000, 128), (60_000, 256))
+    assert course_of(plain(GROWN)) == ((0, 256),)

@@ -1,9 +1,9 @@
-"""The band of every quantity of one run that goes through several stages, each with its own layout."""
+"""The band of every quantity of runs that go through several stages, each stage with its own layout."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,21 +32,49 @@ from tula_core.models.stages.spending import WorldTimes, staged_money
 from tula_core.models.stages.walk import Walk, walk
 from tula_core.models.step.time import Shapes
 from tula_core.models.totals import tail_shapes
-from tula_core.records.candidate import Stage
+from tula_core.records.candidate import Candidate
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Clock:
-    """Seconds of a step of each stage and their log sd, shape (stages,)."""
+class Clock:
+    """Seconds of a step of each stage and their log sd, shape (stages,), without what history corrects."""
 
     step_s: Array
     log_sd: Array
 
 
-def staged_bands(
-    models: Models, stages: Sequence[Stage], limit_w: float | None = None, effects: Effects | None = None
+def staged_bands(models: Models, candidates: Sequence[Candidate]) -> list[dict[str, Band]]:
+    """Return the band of every quantity that is known, each of shape (1,), of each of many staged candidates.
+
+    Steps of all stages of all candidates are forecast at once. What is learnt is drawn once for each course of batches:
+    whichever processes share a batch, as much is learnt of it.
+    """
+    courses = [walk(each.stages or (), models.facts.train_samples, models.job.recipe.epochs) for each in candidates]
+    drawn: dict[Hashable, Learning | None] = {}
+    bands = []
+    for candidate, course, clock in zip(candidates, courses, _clocks(models, candidates, courses), strict=True):
+        known = (candidate.mitigation, course.shapes.global_batch.tobytes(), course.samples.tobytes())
+        if known not in drawn:
+            drawn[known] = staged_learning(models, course, models.acting([candidate.mitigation]))
+        bands.append(course_bands(models, course, clock, drawn[known], candidate.power_limit_w))
+    return bands
+
+
+def _clocks(models: Models, candidates: Sequence[Candidate], courses: Sequence[Walk]) -> list[Clock]:
+    if not courses:
+        return []
+    shapes = Shapes.joined([course.shapes for course in courses])
+    counts = [len(course.shapes.nodes) for course in courses]
+    limits = [math.nan if each.power_limit_w is None else each.power_limit_w for each in candidates]
+    ends = np.cumsum(counts)[:-1]
+    step = slowed(models, np.repeat(limits, counts), mean_step(models, shapes))
+    return [Clock(step_s=s, log_sd=sd) for s, sd in zip(*(np.split(each, ends) for each in step), strict=True)]
+
+
+def course_bands(
+    models: Models, course: Walk, clock: Clock, learning: Learning | None, limit_w: float | None = None
 ) -> dict[str, Band]:
     """Return the band of every quantity that is known, each of shape (1,).
 
@@ -56,21 +84,14 @@ def staged_bands(
     ----------
     limit_w
         Power limit of each accelerator, None where none is set.
-    effects
-        Of methods that the pilots did not use, one row; None for none.
     """
-    course = walk(stages, models.facts.train_samples, models.job.recipe.epochs)
-    limits_w = np.full(len(stages), math.nan if limit_w is None else limit_w)
-    step_s, log_sd = slowed(models, limits_w, mean_step(models, course.shapes))
     correction = models.correction("step_time_s")
-    plain = _Clock(step_s=step_s, log_sd=log_sd)
-    fixed = _Clock(step_s=step_s * math.exp(correction.log_bias), log_sd=np.hypot(log_sd, correction.log_sd))
-    learning = staged_learning(models, course, effects)
+    fixed = Clock(step_s=clock.step_s * math.exp(correction.log_bias), log_sd=np.hypot(clock.log_sd, correction.log_sd))
     draws = _epoch_draws(models, learning)
     corrected = correct_epochs(models, draws)
     epochs = epoch_band(models, corrected)
     if "time_to_train_s" in models.corrections.by_quantity:
-        run = _world_times(models, course, plain, draws, epoch_band(models, draws).value)
+        run = _world_times(models, course, clock, draws, epoch_band(models, draws).value)
     else:
         run = _world_times(models, course, fixed, corrected, epochs.value)
     worlds = _worlds(course)
@@ -122,7 +143,7 @@ def _rows(table: Array, epochs: Array) -> Array:
     return np.asarray(table[epochs.astype(int).ravel()])
 
 
-def _step_band(course: Walk, clock: _Clock, epochs: Array) -> Band:
+def _step_band(course: Walk, clock: Clock, epochs: Array) -> Band:
     """Return the band of the mean over all steps."""
     steps = _rows(course.steps, epochs)[0]
     seconds = steps * clock.step_s
@@ -130,7 +151,7 @@ def _step_band(course: Walk, clock: _Clock, epochs: Array) -> Band:
     return Band.log_normal(np.array([seconds.sum() / steps.sum()]), log_sd)
 
 
-def _world_times(models: Models, course: Walk, clock: _Clock, draws: Array, epochs: Array) -> Seconds:
+def _world_times(models: Models, course: Walk, clock: Clock, draws: Array, epochs: Array) -> Seconds:
     """Return seconds from the launch of each world to its end, uninterrupted; their value is the sum of the parts'."""
     over, shapes = models.overheads, course.shapes
     start_s, start_sd = over.start_up.predict(shapes.processes)

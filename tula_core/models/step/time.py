@@ -37,6 +37,12 @@ class Shapes:
         names = ("nodes", "processes_per_node", "local_batch", "accumulation")
         return cls(**{name: np.array([getattr(row, name) for row in rows], dtype=float) for name in names})
 
+    @classmethod
+    def joined(cls, parts: Sequence[Shapes]) -> Shapes:
+        """Return configurations one after the other, of nodes that are all alike."""
+        names = ("nodes", "processes_per_node", "local_batch", "accumulation")
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
     @property
     def processes(self) -> Array:
         """Processes on all nodes, shape (n,); an upper bound where nodes are not alike."""
