@@ -18,7 +18,7 @@ from tula_core.search.constraints import Limits, judge
 from tula_core.search.forecasts import MOST_NEAR, NEAR, Forecasts, near_the_front
 from tula_core.search.pareto import pareto_front
 from tula_core.search.space import candidates, key
-from tula_core.search.study import SMALL_GRID, TRIALS_AROUND
+from tula_core.search.study import SMALL_GRID, TRIALS_AROUND, Task, search
 
 WIDE = job(
     {"batch_size": 64},
@@ -45,7 +45,9 @@ def limits_of(predictor, **changes):
 
 def looked_at(predictor, grid, **changes):
     forecasts, limits = Forecasts(predictor, grid), limits_of(predictor, **changes)
-    return forecasts.near_front(lambda chosen: [judge(row, limits) for row in forecasts.forecast(chosen)], "node_hours")
+    return forecasts.near_front(
+        lambda chosen: [judge(row, limits) for row in forecasts.forecast(chosen)], ["node_hours"]
+    )
 
 
 @given(positive)
@@ -117,6 +119,49 @@ def test_a_plan_of_a_large_grid_chooses_as_if_all_were_looked_at(objective):
     if objective in best:
         name, value = best[objective]
         assert plan.choice[name].value == value
+
+
+class Thrifty(FakePredictor):
+    """More processes save energy and waste time and money."""
+
+    def quantities(self, c):
+        found = super().quantities(c)
+        slower = 1.0 if c.precision is None else 1.5
+        times = {name: found[name] * slower for name in ("time_to_train_s", "node_hours", "cost_usd")}
+        return {**found, **times, "energy_j": 1e9 / c.processes / slower}
+
+
+def test_the_least_energy_is_found_where_neither_time_nor_money_leads_to_it():
+    wide = WIDE.model_copy(
+        update={"objective": "energy", "constraints": WIDE.constraints.model_copy(update={"deadline": None})}
+    )
+    plan = make_plan(profile(), wide, Thrifty(price=2.0), mitigation=())
+    least = min(Thrifty(price=2.0).quantities(c)["energy_j"] for c in GRID)
+    assert plan.choice["energy_j"].value == pytest.approx(least)
+
+
+def test_where_nothing_keeps_the_limits_the_sampler_is_not_cut_short():
+    def trials(**limits):
+        wide = WIDE.model_copy(update={"constraints": WIDE.constraints.model_copy(update=limits)})
+        forecasts, kept = Forecasts(FakePredictor(), GRID), limits_of(FakePredictor(), job=wide)
+
+        def evaluate(chosen):
+            return [judge(row, kept) for row in forecasts.forecast(chosen)]
+
+        task = Task(
+            name="test",
+            grid=GRID,
+            first=GRID[:1],
+            evaluate=evaluate,
+            expense="node_hours",
+            seed=1,
+            near_front=lambda: forecasts.near_front(evaluate, ["node_hours"]),
+            front_known=True,
+            trials_beyond=400,
+        )
+        return len(search(task).study.trials)
+
+    assert TRIALS_AROUND <= trials() < 400 <= trials(deadline=1.0)
 
 
 def test_the_predictors_own_columns_give_the_plan_of_its_rows():

@@ -32,7 +32,7 @@ from tula_core.search.objective import Decision, decide
 from tula_core.search.reasons import explain
 from tula_core.search.space import candidates, key, reference_key
 from tula_core.search.spending import Spending
-from tula_core.search.study import TRIALS_AROUND, TRIALS_BEYOND, Searched, Task, search, write_journal
+from tula_core.search.study import Searched, Task, search, write_journal
 from tula_core.seeding import derive_seed
 
 _LEAST_USD = 1e-9
@@ -136,9 +136,14 @@ def _task(
     return dataclasses.replace(
         task,
         evaluate=looked_up,
-        near_front=lambda: forecasts.near_front(looked_up, limits.expense),
-        trials_beyond=TRIALS_AROUND if forecasts.complete else TRIALS_BEYOND,
+        near_front=lambda: forecasts.near_front(looked_up, [limits.expense, *_also_weighed(job)]),
+        front_known=forecasts.complete,
     )
+
+
+def _also_weighed(job: Job) -> list[str]:
+    """Return what the objective weighs beside time and expense: no front of these two shows where it is least."""
+    return ["energy_j"] if "energy" in (job.objective if isinstance(job.objective, dict) else [job.objective]) else []
 
 
 def _always_searched(grid: Sequence[Candidate], profile: Profile, job: Job) -> list[Candidate]:

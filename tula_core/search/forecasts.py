@@ -20,7 +20,7 @@ NEAR = 2 * NOISE
 MOST_STAGED = 1500
 """Up to this many candidates with stages are forecast beforehand: a second or two."""
 MOST_NEAR = 512
-"""At most this many candidates are judged on the way to the front of those that keep every limit."""
+"""At most this many candidates are judged on the way to a front of those that keep every limit."""
 
 
 class Forecasts:
@@ -54,25 +54,44 @@ class Forecasts:
         asked = iter(self._predictor.forecast(others) if others else ())
         return [next(asked if place is None else made) for place in places]
 
-    def near_front(self, evaluate: Callable[[Sequence[Candidate]], list[Judged]], expense: str) -> list[Judged]:
+    def near_front(
+        self, evaluate: Callable[[Sequence[Candidate]], list[Judged]], expenses: Sequence[str]
+    ) -> list[Judged]:
         """Return judged candidates, the front of those forecast beforehand that keep every limit and what is near it.
 
         The front of all is judged first; what breaks a limit is left out, and the front of the rest is looked at,
         until every candidate near it keeps every limit or `MOST_NEAR` were judged. Those that were left out are
         returned too: a plan says why they are.
+
+        Parameters
+        ----------
+        evaluate
+            Forecasts and judges candidates, in order.
+        expenses
+            Quantities that are weighed against time, a front for each.
         """
+        judged: dict[int, Judged] = {}
+        for expense in expenses:
+            self._look(evaluate, expense, judged, len(judged) + MOST_NEAR)
+        return list(judged.values())
+
+    def _look(
+        self,
+        evaluate: Callable[[Sequence[Candidate]], list[Judged]],
+        expense: str,
+        judged: dict[int, Judged],
+        most: int,
+    ) -> None:
         times, spent = self._columns.values("time_to_train_s"), self._columns.values(expense)
         left = np.flatnonzero(self._columns.feasible & (times > 0) & (spent > 0))
-        judged: dict[int, Judged] = {}
-        while len(judged) < MOST_NEAR:
+        while True:
+            left = left[[place not in judged or judged[place].row.feasible for place in left.tolist()]]
             near = left[near_the_front(times[left], spent[left])].tolist()
-            fresh = [place for place in near if place not in judged][: MOST_NEAR - len(judged)]
+            fresh = [place for place in near if place not in judged][: most - len(judged)]
             if not fresh:
                 break
             found = evaluate([self._known[place] for place in fresh])
             judged |= dict(zip(fresh, found, strict=True))
-            left = left[[place not in judged or judged[place].row.feasible for place in left.tolist()]]
-        return list(judged.values())
 
     @property
     def complete(self) -> bool:

@@ -51,6 +51,9 @@ class Task:
         Forecasts and judges candidates, in order.
     near_front
         Judges the candidates of a large grid that are worth a look whatever the sampler finds; by default none.
+    front_known
+        Whether these hold the front of the whole grid: where one of them keeps every limit, the sampler then makes
+        ``TRIALS_AROUND`` trials at most.
     expense
         The second objective's name.
     seed
@@ -68,6 +71,7 @@ class Task:
     expense: str
     seed: int
     near_front: Callable[[], list[Judged]] = list
+    front_known: bool = False
     small_grid: int = SMALL_GRID
     trials_beyond: int = TRIALS_BEYOND
     time_limit_s: float = TIME_LIMIT_S
@@ -139,9 +143,11 @@ def _genetic(task: Task) -> Searched:
     first = [*task.first, *_front(list(seen.values()), task)]
     for candidate in first:
         study.enqueue_trial(places.parameters(candidate))
+    settled = task.front_known and any(item.row.feasible for item in seen.values())
+    most = min(task.trials_beyond, TRIALS_AROUND) if settled else task.trials_beyond
     started = time.monotonic()
     trials, cut_short = 0, False
-    while trials < task.trials_beyond + len(first) and not cut_short:
+    while trials < most + len(first) and not cut_short:
         asked = [study.ask() for _ in range(POPULATION)]
         indices = []
         for trial in asked:
