@@ -40,7 +40,7 @@ def test_predicted_against_actual_is_printed_for_what_was_not_profiled(
 def test_the_speed_of_the_models_is_printed_beside_its_limits(capsys: pytest.CaptureFixture[str]) -> None:
     model_speed.main(["--candidates", "300", "--repeats", "1"])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["fit", "step-time", "columns", "rows"]
+    assert [line.split()[0] for line in lines[1:]] == ["fit", "step-time", "columns", "rows", "plan", "plan"]
     assert all(float(line.split()[1]) > 0 for line in lines[1:])
 
 
