@@ -71,11 +71,12 @@ def plan(job: Job, *, profile: Profile | None = None, reprofile: bool = False, l
     else:
         resolved, measured, cached = profiling.complete(job, profile), profile, True
     listener(Event(stage="fit", message="fitting the models", fraction=0.0))
-    packages = mitigations.packages_of(resolved)
+    champion = tracking.champion()
+    packages = mitigations.taught(mitigations.packages_of(resolved), champion.by_method)
     costs = {name: mitigations.step_cost([name], resolved.mitigation_options) for name in mitigations.MITIGATIONS}
     kept = mitigations.kept_copies(resolved.recipe)
     known = mitigations.effects_of(packages)
-    fitted = predictor.fit(measured, resolved, tracking.champion(), effects=known, step_costs=costs, kept_copies=kept)
+    fitted = predictor.fit(measured, resolved, champion, effects=known, step_costs=costs, kept_copies=kept)
     listener(Event(stage="fit", message="fitting the models", fraction=1.0))
     made = search.make_plan(
         measured,
