@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tula_core.history import retrain
 from tula_core.history.evidence import gather
 from tula_core.history.fitting import Errors, Fitted, fit
-from tula_core.history.methods import today
+from tula_core.history.methods import MethodRun, fit_methods, today
 from tula_core.history.verdict import verdict
 from tula_core.mitigations import Packages, effects_of, taught
 from tula_core.records import Corrections, Interval, MethodChange, MitigationEffect, Outcome
@@ -45,6 +45,39 @@ def test_a_shift_that_many_workloads_share_is_recovered(truth: float) -> None:
     assert found.log_gap_sd < 0.7 * CARD_SD
     assert abs(found.log_gap - truth) < 2.0 * found.log_gap_sd
     assert (found.outcomes, found.jobs, found.card) == (40, 40, CARD)
+
+
+def one_truth(chance: random.Random, jobs: int) -> tuple[float, list[MethodRun]]:
+    """Return what a method does in another job, and its runs: their forecasts are off by 0.12, all by up to 0.1."""
+    mean, between = chance.gauss(0.0, CARD_SD / math.sqrt(2)), CARD_SD / math.sqrt(2)
+    common = chance.gauss(0.0, 0.1 / math.sqrt(1 + jobs))
+    runs = [
+        MethodRun(
+            workload=str(job),
+            method="growth",
+            card=CARD,
+            best=1.0,
+            higher_is_better=True,
+            gap=0.1,
+            log_gap_sd=0.12,
+            metric=1.0 - 0.1 * math.exp(mean + common + chance.gauss(0.0, between) + chance.gauss(0.0, 0.12)),
+        )
+        for job in range(jobs)
+    ]
+    return mean + chance.gauss(0.0, between), runs
+
+
+@pytest.mark.parametrize("jobs", [1, 3, 10, 30])
+def test_the_interval_holds_for_a_job_that_was_not_seen(jobs: int) -> None:
+    chance, inside, errors, before = random.Random(jobs), 0, 0.0, 0.0
+    for _ in range(300):
+        truth, runs = one_truth(chance, jobs)
+        found = fit_methods(runs, 0.0, jobs)["growth"]
+        inside += abs(truth - found.log_gap) < 1.645 * found.log_gap_sd
+        errors += (truth - found.log_gap) ** 2
+        before += truth**2
+    assert 0.82 <= inside / 300 <= 0.97
+    assert errors < before
 
 
 def test_one_workload_moves_little_however_often_it_ran() -> None:

@@ -5,7 +5,8 @@ best value, over what was forecast, tells how far the card is off. The gap is th
 to a factor on the gap by that very factor, so that a shift can be checked on outcomes without forecasting anew, which
 one of the work cannot, and where the gap is a tenth, an error of one per cent of the metric is one of ten per cent.
 
-For workload w with median d_w of those logarithms, and s_w^2 the variance that its forecasts stated:
+For workload w with median d_w of those logarithms, and s_w^2 the variance that its forecasts stated, the method's part
+of it taken out:
 
     d_w = mu + beta + e_w,  mu ~ N(0, q s^2),  beta ~ N(0, s_beta^2/(1 + J0)),  e_w ~ N(0, tau^2 + s_w^2)
 
@@ -46,7 +47,7 @@ class MethodRun:
     gap
         Forecast of the gap between metric and best value where training ended, all corrections undone.
     log_gap_sd
-        Of the forecast, by its 90 % interval.
+        Of the forecast, by its 90 % interval, without the part of it that was the method's.
     metric
         What was measured there.
     """
@@ -101,8 +102,7 @@ def method_run(outcome: Outcome, version: Corrections) -> MethodRun | None:
     gap = _gap(forecast, best, higher)
     if gap <= 0:
         return None
-    learnt = version.by_method.get(name)
-    applied = learnt.log_gap if learnt is not None and learnt.card == outcome.untried[name] else 0.0
+    applied, own_sd = _in_force(version, name, outcome.untried[name])
     return MethodRun(
         workload=outcome.workload,
         method=name,
@@ -110,8 +110,16 @@ def method_run(outcome: Outcome, version: Corrections) -> MethodRun | None:
         best=best,
         higher_is_better=higher,
         gap=gap * math.exp(-applied),
-        log_gap_sd=_stated_sd([end.low, end.high], best, higher),
+        log_gap_sd=_other_sd(_stated_sd([end.low, end.high], best, higher), own_sd),
         metric=metric,
+    )
+
+
+def _in_force(version: Corrections, name: str, card: MitigationEffect) -> tuple[float, float]:
+    """Return the shift of ln of the gap that a version made a forecast with, and the spread that this had."""
+    learnt = version.by_method.get(name)
+    return (
+        (0.0, card_log_gap_sd(card)) if learnt is None or learnt.card != card else (learnt.log_gap, learnt.log_gap_sd)
     )
 
 
@@ -184,7 +192,7 @@ def _fit(runs: Sequence[MethodRun], log_bias: float, contrasts: int) -> MethodCo
 
     mean, _ = posterior(between)
     excess = max(0.0, sum((centre - mean) ** 2 - noise for centre, noise in zip(centres, stated, strict=True)))
-    spread = (PRIOR_JOBS * between + excess) / (PRIOR_JOBS + jobs)
+    spread = (PRIOR_JOBS * between + excess) / (PRIOR_JOBS + jobs - 1.0)  # of a single one nothing is seen
     mean, variance = posterior(spread)
     return MethodCorrection(
         log_gap=mean, log_gap_sd=math.sqrt(variance + spread), outcomes=len(runs), jobs=jobs, card=card
@@ -195,6 +203,14 @@ def _gap(metric: float, best: float, higher_is_better: bool) -> float:
     return best - metric if higher_is_better else metric - best
 
 
+def _other_sd(stated: float, own: float) -> float:
+    """Return what is left of a stated standard deviation without a method's own part.
+
+    Rather too little: what is no noise of the forecast counts as a difference between jobs, and widens.
+    """
+    return math.sqrt(max(stated**2 - own**2, _LEAST_SD**2))
+
+
 def _stated_sd(ends: Sequence[float | None], best: float, higher_is_better: bool) -> float:
     """Return the standard deviation of ln of the gap of a forecast with this 90 % interval."""
     gaps = [_gap(end, best, higher_is_better) for end in ends if end is not None]
@@ -202,4 +218,4 @@ def _stated_sd(ends: Sequence[float | None], best: float, higher_is_better: bool
         return _USUAL_SD
     if min(gaps) <= 0:  # the best value is inside: anything may be left
         return _MOST_SD
-    return min(_MOST_SD, max(_LEAST_SD, abs(math.log(gaps[0] / gaps[1])) / (2.0 * _Z90)))
+    return min(_MOST_SD, abs(math.log(gaps[0] / gaps[1])) / (2.0 * _Z90))
