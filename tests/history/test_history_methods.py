@@ -76,7 +76,7 @@ def test_the_interval_holds_for_a_job_that_was_not_seen(jobs: int) -> None:
         inside += abs(truth - found.log_gap) < 1.645 * found.log_gap_sd
         errors += (truth - found.log_gap) ** 2
         before += truth**2
-    assert 0.82 <= inside / 300 <= 0.97
+    assert 0.87 <= inside / 300 <= 0.99
     assert errors < before
 
 

@@ -43,7 +43,9 @@ def test_what_was_learnt_goes_to_a_server_and_comes_back(
         path.unlink()
     assert champion() == BUILTIN
     assert sync_champion() == report.challenger == corrections_of(report.challenger.label)
-    run = store.client().get_run(store.client().get_model_version("tula-predictor", "2").run_id)
+    version = store.client().get_model_version("tula-predictor", "2")
+    assert "gap with growth: x1." in version.description
+    run = store.client().get_run(version.run_id)
     assert run.data.metrics["challenger_method_error_pct/growth"] < run.data.metrics["champion_method_error_pct/growth"]
 
 
