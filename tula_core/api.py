@@ -18,6 +18,7 @@ from tula_core.records.candidate import PRECISION
 
 if TYPE_CHECKING:
     from tula_core.history import RetrainReport
+    from tula_core.mitigations import Packages
     from tula_core.models.predictor import Predictor
     from tula_core.search import Elsewhere
     from tula_core.tracking import FlushReport, Tracker
@@ -87,8 +88,26 @@ def plan(job: Job, *, profile: Profile | None = None, reprofile: bool = False, l
         storage=state_folder("studies") / f"{resolved.title}.journal",
         listener=listener,
     )
+    response = _response(fitted, packages, made.choice)
+    made = replace(made, facts={**made.facts, "method_response": response})
     places = [_place(fitted, measured, node) for node in resolved.what_if]
     return replace(made, what_if=search.answer_what_if(places, packages))
+
+
+def _response(fitted: Predictor, packages: Packages, choice: Row | None) -> float | None:
+    """Return how ln of the gap of the choice answers to the cards of methods that no pilot trained with."""
+    from tula_core import mitigations
+    from tula_core.models.response import method_response
+
+    if choice is None:
+        return None
+    known = mitigations.effects_of(packages)
+    cards = {
+        name: card
+        for name in choice.candidate.mitigation
+        if name in known and (card := mitigations.MITIGATIONS[name].effect) is not None
+    }
+    return method_response(fitted.models, choice.candidate, cards) if cards else None
 
 
 def _place(fitted: Predictor, measured: Profile, node: NodeType) -> Elsewhere:

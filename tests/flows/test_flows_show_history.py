@@ -24,7 +24,7 @@ def printed(printer: Any, *arguments: Any, width: int = 80) -> str:
 
 def retrained(**changes: Any) -> SimpleNamespace:
     card = MitigationEffect(log_work_sd=0.5)
-    growth = MethodCorrection(log_gap=-0.1, log_gap_sd=0.08, outcomes=9, jobs=3, card=card)
+    growth = MethodCorrection(shift=-0.4, spread=0.8, outcomes=9, jobs=3, card=card)
     quantity = Correction(log_bias=0.1, log_sd=0.1, outcomes=9)
     learnt = SimpleNamespace(by_quantity={"step_time_s": quantity}, by_method={"growth": growth})
     fields = {
@@ -79,8 +79,8 @@ def test_retraining_speaks_in_words() -> None:
     assert rows["gap to the best metric, growth"] == ["10.5", "%", "2.0", "%"]
     flat = " ".join(text.split())
     assert "step_time_s" not in flat and "memory_bytes" not in flat
-    assert "- growth: leaves 10 % less of the gap to the best metric than was known before" in flat
-    assert "(90 %: 21 % less to 3 % more), by 9 runs of 3 workloads here" in flat
+    assert "- growth: at large batches it takes 18 % fewer samples than was known before" in flat
+    assert "(90 %: 58 % fewer to 58 % more), by 9 runs of 3 workloads here" in flat
     assert "growth was given up on the way in 2 runs: that tells against it" in flat
     assert "linear-lr + warmup was given up on the way in a run" in flat
 

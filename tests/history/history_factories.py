@@ -75,11 +75,13 @@ def make_method_outcome(
     method: str = "growth",
     forecast: float = 0.9,
     common: float = 0.0,
+    response: float = 0.15,
     **changes: Any,
 ) -> Outcome:
     """Return a run with a method that no pilot trained with, which left exp(log_gap) times the gap that was forecast.
 
-    ``common`` is the logarithm of a factor on the metric that has nothing to do with the method.
+    ``response`` is the rise of ln of the gap for one standard deviation of the card; ``common`` is the logarithm of a
+    factor on the metric that has nothing to do with the method.
     """
     actual = math.exp(common) * (1.0 - (1.0 - forecast) * math.exp(log_gap))
     fields: dict[str, Any] = {
@@ -93,6 +95,7 @@ def make_method_outcome(
         "metric_best": 1.0,
         "expected_end": Interval(value=forecast, low=0.98 * forecast, high=1.0 - 0.8 * (1.0 - forecast)),
         "target_reached": None,
+        "method_response": response,
     }
     return make_outcome(job_id, **{**fields, **changes})
 

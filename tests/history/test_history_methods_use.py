@@ -15,6 +15,7 @@ from tula_core.history import adopt, retrain, sync
 from tula_core.history.methods import today
 from tula_core.mitigations import Packages, effects_of, taught
 from tula_core.models.predictor import fit
+from tula_core.models.response import method_response
 from tula_core.records import Candidate, Corrections, Outcome, from_json, to_json
 from tula_core.records.corrections import BUILTIN, MethodCorrection
 from tula_core.search.api import make_plan
@@ -24,7 +25,7 @@ from tula_core.tracking.runs import finish_operation
 
 CARD = today("growth")
 assert CARD is not None
-LEARNT = MethodCorrection(log_gap=0.1, log_gap_sd=0.08, outcomes=9, jobs=3, card=CARD)
+LEARNT = MethodCorrection(shift=0.4, spread=0.8, outcomes=9, jobs=3, card=CARD)
 SGD = Packages.auto("sgd")
 
 
@@ -44,7 +45,7 @@ def test_what_was_learnt_goes_to_a_server_and_comes_back(
     assert champion() == BUILTIN
     assert sync_champion() == report.challenger == corrections_of(report.challenger.label)
     version = store.client().get_model_version("tula-predictor", "2")
-    assert "gap with growth: x1." in version.description
+    assert "growth: +" in version.description
     run = store.client().get_run(version.run_id)
     assert run.data.metrics["challenger_method_error_pct/growth"] < run.data.metrics["champion_method_error_pct/growth"]
 
@@ -56,36 +57,44 @@ def test_files_of_before_load_unchanged() -> None:
     outcome = make_method_outcome("1")
     told = json.loads(to_json(outcome))
     assert from_json(Outcome, json.dumps(told), source="new") == outcome
-    for name in ("reference_batch", "higher_is_better", "metric_best", "untried", "expected_end"):
+    for name in ("reference_batch", "higher_is_better", "metric_best", "untried", "expected_end", "method_response"):
         del told[name]
     old = from_json(Outcome, json.dumps(told), source="old")
     assert (old.reference_batch, old.untried, old.expected_end) == (None, {}, None)
 
 
-def test_the_forecast_answers_by_the_very_factor_on_the_gap() -> None:
+def test_a_forecast_answers_to_a_shift_as_the_plan_said() -> None:
     """Only so can a shift be checked on outcomes without forecasting anew."""
     asked, measured = make_job(target=None), make_profile()
-    row = [Candidate(nodes=1, processes_per_node=1, local_batch=8 * asked.recipe.batch_size, mitigation=("growth",))]
-    sure = replace(LEARNT, log_gap_sd=0.15)  # as sure as the card, so that the mean alone is new
-    plain, shifted = (
-        fit(measured, asked, effects=effects_of(taught(SGD, known))).forecast(row)[0]["accuracy"]
-        for known in ({}, {"growth": sure})
-    )
-    assert plain.value is not None and shifted.value is not None
-    assert math.log((1.0 - shifted.value) / (1.0 - plain.value)) == pytest.approx(0.1, abs=1e-6)
+    for batches, least in ((8, 0.02), (32, 0.05)):
+        [row] = rows = [
+            Candidate(
+                nodes=1, processes_per_node=1, local_batch=batches * asked.recipe.batch_size, mitigation=("lars",)
+            )
+        ]
+        card = today("lars")
+        assert card is not None
+        plain = fit(measured, asked, effects=effects_of(SGD))
+        response = method_response(plain.models, row, {"lars": card})
+        assert response is not None and response > least
+        known = {"lars": replace(LEARNT, card=card, spread=1.0)}
+        shifted = fit(measured, asked, effects=effects_of(taught(SGD, known))).forecast(rows)[0]["accuracy"].value
+        before = plain.forecast(rows)[0]["accuracy"].value
+        assert shifted is not None and before is not None
+        assert math.log((1.0 - shifted) / (1.0 - before)) == pytest.approx(0.4 * response, rel=0.25)
 
 
 def test_agreeing_runs_narrow_the_forecast_and_contradictory_ones_widen_it() -> None:
     asked, measured = make_job(target=None), make_profile()
     row = [Candidate(nodes=1, processes_per_node=1, local_batch=32 * asked.recipe.batch_size, mitigation=("growth",))]
 
-    def width(sd: float) -> float:
-        known = {"growth": replace(LEARNT, log_gap=0.0, log_gap_sd=sd)}
+    def width(spread: float) -> float:
+        known = {"growth": replace(LEARNT, shift=0.0, spread=spread)}
         found = fit(measured, asked, effects=effects_of(taught(SGD, known))).forecast(row)[0]["accuracy"]
         assert found.low is not None and found.high is not None
         return found.high - found.low
 
-    assert width(0.03) < width(0.15) < width(0.5)
+    assert width(0.3) < width(1.0) < width(2.5)
 
 
 def test_a_plan_says_that_runs_here_refined_what_is_known() -> None:
@@ -94,9 +103,9 @@ def test_a_plan_says_that_runs_here_refined_what_is_known() -> None:
     assert card is not None
     packages = replace(taught(SGD, {"lars": replace(LEARNT, card=card)}), large=(("growth",), ("lars",)))
     plan = make_plan(measured, asked, fit(measured, asked, effects=effects_of(packages)), mitigation=packages)
-    words = "leaves 11 % more of the gap to the best metric than was known before (90 %: 3 % less to 26 % more)"
-    assert any(note.endswith(f"refined by 9 runs of 3 workloads here: it {words}") for note in plan.assumptions)
+    words = replace(LEARNT, card=card).words()
+    assert any(note.endswith(f"refined by 9 runs of 3 workloads here: {words}") for note in plan.assumptions)
     assert any("no pilot trained with growth" in note and "as wide as they differ" in note for note in plan.assumptions)
     assert plan.choice is not None and plan.choice.candidate.mitigation == ("lars",)
-    assert f"refined by 9 runs of 3 workloads here: lars {words}" in plan.reason
+    assert f"refined by 9 runs of 3 workloads here: {words}" in plan.reason
     assert plan.facts["metric_best"] == 1.0

@@ -17,7 +17,7 @@ from tula_core.records.corrections import BUILTIN
 from tula_core.training.run import Attempt, run_attempt
 
 CURVE = [[epoch, 0.0, 0.1 * epoch, 1.0] for epoch in range(1, 5)]
-FACTS = {"higher_is_better": True, "metric_best": 1.0, "expected_curve": CURVE}
+FACTS = {"higher_is_better": True, "metric_best": 1.0, "expected_curve": CURVE, "method_response": 0.3}
 
 
 def planned(*, mitigation: Any = "auto", epochs: int = 2, rule: str = "sqrt-lr") -> Plan:
@@ -40,7 +40,7 @@ def test_a_run_of_auto_says_what_its_forecast_took_from_cards(tmp_path: Path) ->
     outcome = train(planned(), tmp_path)
     assert outcome.untried == {"sqrt-lr": MITIGATIONS["sqrt-lr"].effect}
     assert (outcome.reference_batch, outcome.higher_is_better, outcome.metric_best) == (16, True, 1.0)
-    assert outcome.expected_end == Interval(value=0.6, low=0.5, high=0.7)
+    assert outcome.expected_end == Interval(value=0.6, low=0.5, high=0.7) and outcome.method_response == 0.3
     save(outcome, tmp_path / "outcome.json")
     assert load(Outcome, tmp_path / "outcome.json") == outcome
     [run] = gather([outcome], lambda label: BUILTIN).method_runs

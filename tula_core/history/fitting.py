@@ -73,7 +73,7 @@ def ratios_of(evidence: Evidence, name: str, methods: Mapping[str, MethodCorrect
     """Return the log ratios of a quantity by workload; those of the metric with what is known of methods forecast."""
     found = dict(evidence.log_ratios[name])
     for run in evidence.method_runs if name == "accuracy" else ():
-        ratio = run.log_ratio(methods[run.method].log_gap if run.method in methods else 0.0)
+        ratio = run.log_ratio(methods[run.method].shift if run.method in methods else 0.0)
         found[run.workload] = found.get(run.workload, ()) + (() if ratio is None else (ratio,))
     return {job: ratios for job, ratios in found.items() if ratios}
 

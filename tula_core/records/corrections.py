@@ -9,8 +9,6 @@ from typing import ClassVar
 
 from tula_core.records.mitigation import MitigationEffect
 
-GAP_PER_WORK = 0.3
-"""ln of the gap for one ln of work: the usual power of a learning curve, 0.4, of which a floor leaves some 3/4."""
 _Z90 = 1.645
 
 
@@ -26,58 +24,62 @@ class Correction:
     outcomes: int
 
 
-def card_log_gap_sd(card: MitigationEffect) -> float:
-    """Return how far the gap of one job may be from what a method's card says: a standard deviation of its ln.
+def card_sd(card: MitigationEffect) -> float:
+    """Return how unsure a card is: hypot(s_critical, s_work, s_gap), for batches far above the critical one of ln work.
 
-    s = hypot(c hypot(s_critical, s_work), s_gap) with c = `GAP_PER_WORK`. Far above the critical batch the work of a
-    batch goes as 1/B_crit (McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11), so that both spreads are of ln work
-    there; the gap falls as a power of the work (Hestness et al. 2017, arXiv 1712.00409, eq. 1). c is empirical.
-
-    >>> round(card_log_gap_sd(MitigationEffect(log_work_sd=0.5)), 3)
-    0.15
+    There the work of a batch goes as 1/B_crit (McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11), so that the spreads
+    of critical batch and of work are of one kind.
     """
-    return math.hypot(GAP_PER_WORK * math.hypot(card.log_critical_sd, card.log_work_sd), card.log_gap_sd)
+    return math.hypot(card.log_critical_sd, card.log_work_sd, card.log_gap_sd)
+
+
+def moved(effect: MitigationEffect, card: MitigationEffect, count: float) -> MitigationEffect:
+    """Return an effect that is worse by ``count`` of the card's standard deviations.
+
+    Each number takes part by its variance, as the mean of jointly normal numbers does of which a sum is known (Gelman
+    et al., Bayesian Data Analysis, 3rd edition, appendix A, eq. A.1): by s_k^2/hypot(s) for one standard deviation of
+    all. A smaller critical batch is worse, more work and a larger gap are.
+
+    >>> moved(MitigationEffect(), MitigationEffect(log_critical_sd=0.4, log_work_sd=0.3), 0.5).log_work
+    0.09
+    """
+    step = count / card_sd(card) if card_sd(card) > 0 else 0.0
+    return replace(
+        effect,
+        log_critical=effect.log_critical - step * card.log_critical_sd**2,
+        log_work=effect.log_work + step * card.log_work_sd**2,
+        log_gap=effect.log_gap + step * card.log_gap_sd**2,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MethodCorrection:
-    """For one method: its runs left exp(log_gap) times the gap that was forecast, between metric and best value.
+    """For one method: by how many of its own standard deviations what was known of it is off, above 0 for the worse.
 
     Attributes
     ----------
-    log_gap
-        Mean of that logarithm, drawn towards the card.
-    log_gap_sd
+    shift
+        Mean of that number, drawn to 0.
+    spread
         Standard deviation of it for a workload that is not among ``jobs``: what is unknown of the mean, and how far
-        workloads differ.
+        workloads differ. 1 before anything was learnt.
     outcomes, jobs
         The runs that it rests on, and of how many workloads they are.
     card
         What was known of the method, which all of this is relative to.
     """
 
-    log_gap: float
-    log_gap_sd: float
+    shift: float
+    spread: float
     outcomes: int
     jobs: int
     card: MitigationEffect
 
     def refine(self) -> MitigationEffect:
-        """Return the card with what was learnt.
-
-        The mean is one more factor on the gap. Where runs agree more closely than the card was sure of, its spreads
-        shrink in proportion; where they differ by more, the rest is spread of the gap.
-        """
-        card, before = self.card, card_log_gap_sd(self.card)
-        share = min(1.0, self.log_gap_sd / before) if before > 0 else 1.0
-        more = math.sqrt(max(0.0, self.log_gap_sd**2 - before**2))
-        return replace(
-            card,
-            log_critical_sd=share * card.log_critical_sd,
-            log_work_sd=share * card.log_work_sd,
-            log_gap=card.log_gap + self.log_gap,
-            log_gap_sd=math.hypot(share * card.log_gap_sd, more),
-        )
+        """Return the card with what was learnt: its numbers moved, its spreads narrower or wider."""
+        names = ("log_critical_sd", "log_work_sd", "log_gap_sd")
+        spreads = {name: self.spread * getattr(self.card, name) for name in names}
+        return moved(replace(self.card, **spreads), self.card, self.shift)
 
     def evidence(self) -> str:
         """Return what it rests on in words, for example ``9 runs of 3 workloads here``."""
@@ -88,19 +90,18 @@ class MethodCorrection:
         """Return what was learnt in words.
 
         >>> card = MitigationEffect(log_work_sd=0.5)
-        >>> MethodCorrection(log_gap=0.077, log_gap_sd=0.1, outcomes=9, jobs=3, card=card).words()
-        'leaves 8 % more of the gap to the best metric than was known before (90 %: 8 % less to 27 % more)'
+        >>> MethodCorrection(shift=0.2, spread=0.8, outcomes=9, jobs=3, card=card).words()
+        'at large batches it takes 11 % more samples than was known before (90 %: 43 % fewer to 113 % more)'
         """
-        low, high = (self.log_gap + side * _Z90 * self.log_gap_sd for side in (-1.0, 1.0))
-        return (
-            f"leaves {_change(self.log_gap)} of the gap to the best metric than was known before "
-            f"(90 %: {_change(low)} to {_change(high)})"
+        low, middle, high = (
+            _change((self.shift + side * _Z90 * self.spread) * card_sd(self.card)) for side in (-1.0, 0.0, 1.0)
         )
+        return f"at large batches it takes {middle} samples than was known before (90 %: {low} to {high})"
 
 
 def _change(log_factor: float) -> str:
     per_cent = 100.0 * math.expm1(log_factor)
-    return f"{abs(per_cent):.0f} % {'less' if per_cent < 0 else 'more'}"
+    return f"{abs(per_cent):.0f} % {'fewer' if per_cent < 0 else 'more'}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -106,9 +106,10 @@ class Outcome:
     ``actual`` hold the same names (`QUANTITIES`); None where unknown.
     ``actual`` times and costs count every attempt, also those that failed.
 
-    What is learnt of methods rests on the last five fields: the job's reference batch; which way the metric is better,
+    What is learnt of methods rests on the last six fields: the job's reference batch; which way the metric is better,
     and its best value; the methods that no pilot trained with and whose effect was forecast by their cards, with what
-    these said; and the metric that was forecast for the epoch at which training ended, where a row forecast it.
+    these said; the metric that was forecast for the epoch at which training ended, where a row forecast it; and by how
+    much ln of the gap between that and the best value rises with one standard deviation of the cards.
     """
 
     SCHEMA_VERSION: ClassVar[int] = 1
@@ -148,6 +149,7 @@ class Outcome:
     metric_best: float | None = None
     untried: Mapping[str, MitigationEffect] = field(default_factory=dict)
     expected_end: Interval | None = None
+    method_response: float | None = None
 
     @property
     def resumed(self) -> bool:

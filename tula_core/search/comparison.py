@@ -85,10 +85,10 @@ class Comparison:
     def _elsewhere(self, untried: Sequence[str]) -> str:
         """Return what the effect of methods that no pilot trained with is known from."""
         told = f"what {words.listed(untried)} does beside that is known from other trainings"
-        learnt = [(name, self.packages.learnt[name]) for name in untried if name in self.packages.learnt]
+        learnt = [self.packages.learnt[name] for name in untried if name in self.packages.learnt]
         if not learnt:
             return f"{told}, widely"
-        return f"{told}, refined by " + "; ".join(f"{each.evidence()}: {name} {each.words()}" for name, each in learnt)
+        return f"{told}, refined by " + "; ".join(f"{each.evidence()}: {each.words()}" for each in learnt)
 
     def facts(self) -> list[dict[str, Any]]:
         """Return each row's methods with its forecast, and why it was not taken where a limit says so."""

@@ -63,7 +63,7 @@ def _chosen_notes(names: Sequence[str], options: Options, packages: Packages) ->
         )
     notes += [
         f"no pilot trained with {name}: the effect on learning is that of other trainings, refined by "
-        f"{learnt.evidence()}: it {learnt.words()}"
+        f"{learnt.evidence()}: {learnt.words()}"
         for name, learnt in packages.learnt.items()
         if name in untried
     ]

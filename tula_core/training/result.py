@@ -93,6 +93,7 @@ def outcome_of(
         metric_best=plan.facts.get("metric_best"),
         untried=_untried(plan, candidate),
         expected_end=None if known is not QUANTITIES else _expected_end(attempt, curve),
+        method_response=plan.facts.get("method_response") if attempt.row == plan.choice else None,
     )
 
 
