@@ -17,7 +17,7 @@ from tula_core.records.corrections import BUILTIN
 from tula_core.training.run import Attempt, run_attempt
 
 CURVE = [[epoch, 0.0, 0.1 * epoch, 1.0] for epoch in range(1, 5)]
-FACTS = {"higher_is_better": True, "metric_best": 1.0, "expected_curve": CURVE, "method_response": 0.3}
+FACTS = {"higher_is_better": True, "metric_best": 1.0, "expected_curve": CURVE, "method_response": {"0": 0.3}}
 
 
 def planned(*, mitigation: Any = "auto", epochs: int = 2, rule: str = "sqrt-lr") -> Plan:
@@ -60,3 +60,16 @@ def test_where_a_target_ends_a_run_it_is_held_against_the_curve_there(tmp_path: 
     assert outcome.target_reached and outcome.curve[-1].epochs < 4
     _, low, value, high = CURVE[int(outcome.curve[-1].epochs) - 1]
     assert outcome.expected_end == Interval(value=value, low=low, high=high)
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [{"method_response": 3}, {"method_response": {"7": 0.3, "x": 1.0}}, {"method_response": {"0": "much"}}, {}],
+)
+def test_a_plan_that_was_edited_costs_no_outcome(spoiled: dict[str, Any], tmp_path: Path) -> None:
+    plan = planned(epochs=1)
+    facts = {**plan.facts, "method_response": None, "metric_best": "best", "higher_is_better": "yes", **spoiled}
+    outcome = train(replace(plan, facts=facts), tmp_path)
+    assert (outcome.method_response, outcome.metric_best, outcome.higher_is_better) == (None, None, None)
+    evidence = gather([outcome], lambda label: BUILTIN)
+    assert evidence.method_runs == () and evidence.unclear == 1

@@ -11,7 +11,7 @@ import numpy as np
 
 from tula_core.mitigations import MITIGATIONS, Packages
 from tula_core.models.cost import node_hours
-from tula_core.records import QUANTITIES, Candidate, CurvePoint, Interval, MitigationEffect, Outcome, Plan, Stage
+from tula_core.records import QUANTITIES, Candidate, CurvePoint, Interval, MitigationEffect, Outcome, Plan, Row, Stage
 from tula_core.records.candidate import UNKNOWN
 from tula_core.records.outcome import SPENT
 from tula_core.tracking.spent import attempt_folder, planned_layout
@@ -89,11 +89,11 @@ def outcome_of(
         method_changes=course.changes,
         stages=tuple(Stage(**stage) for stage in final.get("stages", hearing.stages)),
         reference_batch=plan.job.recipe.batch_size,
-        higher_is_better=plan.facts.get("higher_is_better"),
-        metric_best=plan.facts.get("metric_best"),
+        higher_is_better=better if isinstance(better := plan.facts.get("higher_is_better"), bool) else None,
+        metric_best=_number(plan.facts.get("metric_best")),
         untried=_untried(plan, candidate),
         expected_end=None if known is not QUANTITIES else _expected_end(attempt, curve),
-        method_response=plan.facts.get("method_response") if attempt.row == plan.choice else None,
+        method_response=_response(plan, attempt.row),
     )
 
 
@@ -105,6 +105,20 @@ def _untried(plan: Plan, candidate: Candidate) -> dict[str, MitigationEffect]:
     names = [name for name in candidate.mitigation if name not in pilots]
     cards = {name: MITIGATIONS[name].effect for name in names}
     return {name: card for name, card in cards.items() if card is not None}
+
+
+def _response(plan: Plan, row: Row) -> float | None:
+    """Return how the forecast of a row answers to cards, None where the plan does not say; it may have been edited."""
+    found = plan.facts.get("method_response")
+    for number, response in found.items() if isinstance(found, Mapping) else ():
+        if str(number).isdecimal() and row in plan.table[int(number) : int(number) + 1]:
+            return _number(response)
+    return None
+
+
+def _number(value: Any) -> float | None:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if known else None
 
 
 def _expected_end(attempt: Attempt, curve: Sequence[CurvePoint]) -> Interval | None:
