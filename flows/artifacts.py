@@ -6,6 +6,7 @@ from typing import Any
 
 from flows import show, units
 from tula_core.records import Plan
+from tula_core.records.outcome import LABELS
 
 _SHOWN = ("epochs", "time_to_train_s", "node_hours", "cost_usd", "memory_bytes", "accuracy")
 
@@ -40,7 +41,7 @@ def _cells(plan: Plan, index: int) -> dict[str, Any]:
     }
     for name in _SHOWN:
         value, between = units.span(name, row[name], share=show.is_share(plan))
-        cells[show.LABELS[name]] = f"{value} [{between}]" if between else value
+        cells[LABELS[name]] = f"{value} [{between}]" if between else value
     return cells | {"marks": show.marks(plan, index), "infeasible because": row.infeasible_because or ""}
 
 

@@ -10,6 +10,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
 from flows import plain_errors
+from flows.show_history import learnt_lines
 from flows.signals import keep_stopping_on_signals
 from flows.watch import watcher_or_log
 from tula_core import api
@@ -28,6 +29,7 @@ def retrain_task() -> dict[str, Any]:
         "reason": report.reason,
         "champion_error": dict(report.champion_error or {}),
         "challenger_error": dict(report.challenger_error or {}),
+        "methods": list(learnt_lines(report)),
     }
 
 
@@ -38,12 +40,14 @@ def retrain() -> dict[str, Any]:
     Returns
     -------
     dict
-        ``promoted``, ``reason``, and the errors of champion and challenger by quantity.
+        ``promoted``, ``reason``, the errors of champion and challenger by quantity, and in ``methods`` what was
+        learnt of methods, in words.
     """
     report = retrain_task()
     verdict = "promoted" if report["promoted"] else "not promoted"
+    told = "\n".join([report["reason"], "", *report["methods"]]).rstrip()
     create_markdown_artifact(
-        markdown=f"# Challenger {verdict}\n\n{report['reason']}\n",
+        markdown=f"# Challenger {verdict}\n\n{told}\n",
         key="retrain",
         description="Retraining of the predictor",
     )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -18,21 +17,7 @@ from flows.show_methods import method_lines
 from flows.show_what_if import what_if_lines
 from tula_core.records import Outcome, Plan, Profile
 from tula_core.records.candidate import QUANTITIES, Interval, Row
-
-if TYPE_CHECKING:
-    from tula_core.history import Quality
-
-LABELS = {
-    "step_time_s": "step time",
-    "time_to_train_s": "time to train",
-    "node_hours": "node time",
-    "cost_usd": "cost",
-    "energy_j": "energy",
-    "memory_bytes": "memory, fullest process",
-    "epochs": "epochs",
-    "steps": "steps",
-    "accuracy": "accuracy",
-}
+from tula_core.records.outcome import LABELS, SPENT
 
 
 class OpenConsole(Console):
@@ -216,6 +201,7 @@ def _compared(outcome: Outcome, name: str, share: bool) -> tuple[str, ...] | Non
     value, between = units.span(name, interval, share=share)
     error = outcome.error_pct(name)
     inside = "" if actual is None or low is None or high is None else "inside" if low <= actual <= high else "outside"
+    inside = "resumed" if inside and outcome.resumed and name in SPENT else inside
     shown = units.NOTHING if error is None else f"{error:+.1f} %"
     return value, between, units.text(name, actual, share=share), shown, inside
 
@@ -224,6 +210,11 @@ def _endings(outcome: Outcome) -> list[str]:
     lines = []
     if outcome.status != "FINISHED":
         lines.append(f"The run is {outcome.status}: {outcome.failure or 'no cause is known'}")
+    if outcome.resumed and outcome.status == "FINISHED":
+        lines.append(
+            f"It took {outcome.attempt} attempts and spent what all of them did; the forecast is for one, so that time "
+            "and cost are not judged."
+        )
     if outcome.target_reached is not None:
         lines.append(f"The target was {'reached' if outcome.target_reached else 'not reached'}.")
     lines += [f"The methods were a wrong guess and were changed: {change.words()}" for change in outcome.method_changes]
@@ -231,38 +222,6 @@ def _endings(outcome: Outcome) -> list[str]:
         times = _count(outcome.learning_rate_reductions, "time")
         lines.append(f"Training diverged and was begun again with a lower rate {times}.")
     return lines
-
-
-def print_history(console: Console, outcomes: Iterable[Outcome]) -> None:
-    """Print each run: what was chosen, and predicted and actual time and accuracy with the error."""
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("job,\nfinished", overflow="fold")
-    for head in ("choice", "time\nforecast", "\nactual", "\nerror", "accuracy\nforecast", "\nactual", "status"):
-        table.add_column(head, justify="right", overflow="fold")
-    for outcome in outcomes:
-        table.add_row(*_history_cells(outcome))
-    console.print(table)
-
-
-def print_quality(console: Console, quality: Mapping[str, Quality]) -> None:
-    """Print the typical error of each quantity over the runs that finished, and how often the interval held."""
-    console.print(Text("error: by how much the forecast lay above (+) or below (-) what was measured"))
-    for name, found in quality.items():
-        held = "" if found.coverage is None else f", inside the 90 % interval {100 * found.coverage:.0f} %"
-        median = f"median error {found.median_abs_error_pct:.1f} %{held}"
-        console.print(Text(f"{LABELS[name]}: {median} ({_count(found.jobs, 'run')})"))
-
-
-def _history_cells(outcome: Outcome) -> list[str]:
-    error = outcome.error_pct("time_to_train_s")
-    named = {name: (outcome.predicted.get(name), outcome.actual.get(name)) for name in ("time_to_train_s", "accuracy")}
-    time, accuracy = ([units.text(quantity, value) for value in pair] for quantity, pair in named.items())
-    choice = f"{outcome.nodes} x {outcome.processes_per_node}\n{outcome.local_batch} x {outcome.accumulation}"
-    choice += "" if outcome.precision is None else f"\n{outcome.precision}"
-    shown = units.NOTHING if error is None else f"{error:+.0f} %"
-    head = f"{outcome.job_name}\n{outcome.finished_at[:16].replace('T', ' ')}"
-    missed = "\ntarget missed" if outcome.status == "FINISHED" and outcome.target_reached is False else ""
-    return [head, choice, *time, shown, *accuracy, outcome.status.lower() + missed]
 
 
 def print_next(console: Console, *commands: str) -> None:
@@ -293,23 +252,3 @@ def print_profile(console: Console, profile: Profile, *, cached: bool) -> None:
     use = profile.probe
     when = "earlier, nothing was measured now" if cached else use.stopped_because
     console.print(Text(f"Measured in {units.duration(use.used_s)} of {units.duration(use.budget_s)}: {when}"))
-
-
-def print_retrain(console: Console, report: Any) -> None:
-    """Print the errors of champion and challenger on jobs left out, and what was decided why."""
-    champion, challenger = dict(report.champion_error or {}), dict(report.challenger_error or {})
-    if champion or challenger:
-        console.print(Text("Typical error on jobs left out", style="bold"))
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-        table.add_column("", overflow="fold")
-        table.add_column("champion", justify="right")
-        table.add_column("challenger", justify="right")
-        for name in (name for name in QUANTITIES if name in champion or name in challenger):
-            table.add_row(LABELS[name], *(_log_error(side.get(name)) for side in (champion, challenger)))
-        console.print(table)
-    reason = str(report.reason)
-    console.print(Text(reason[:1].upper() + reason[1:] + ".", style="bold" if report.promoted else ""))
-
-
-def _log_error(value: float | None) -> str:
-    return units.NOTHING if value is None else f"{100 * math.expm1(value):.1f} %"

@@ -17,7 +17,7 @@ def history(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The file to write; implies --csv.")] = None,
 ) -> None:
     """Show predicted against actual for every job so far."""
-    from flows import show
+    from flows import show, show_history
     from tula_core import api
     from tula_core.history import summary, to_csv
 
@@ -32,8 +32,8 @@ def history(
         typer.echo("No run has been recorded yet. Begin with: tula run digits-cnn")
     else:
         console = show.results()
-        show.print_history(console, outcomes)
-        show.print_quality(console, summary(outcomes))
+        show_history.print_history(console, outcomes)
+        show_history.print_quality(console, summary(outcomes))
         show.print_next(console, "tula history --csv", "tula retrain")
 
 
@@ -42,14 +42,14 @@ def retrain() -> None:
 
     The new one is checked on jobs left out and promoted only if it is better.
     """
-    from flows import show
+    from flows import show, show_history
     from flows.live import Screen
     from tula_core import api
 
     with Screen() as screen:
         report = api.retrain(listener=screen.event)
     console = show.results()
-    show.print_retrain(console, report)
+    show_history.print_retrain(console, report)
     show.print_next(console, "tula history", "tula plan JOB")
 
 

@@ -13,11 +13,12 @@ from tula_core.errors import InfeasibleError, InputError, RunError
 from tula_core.home import state_folder
 from tula_core.job import Job, NodeType, Precision
 from tula_core.progress import Event, Listener, silent
-from tula_core.records import Outcome, Plan, Profile, Row, save
+from tula_core.records import Candidate, Outcome, Plan, Profile, Row, save
 from tula_core.records.candidate import PRECISION
 
 if TYPE_CHECKING:
     from tula_core.history import RetrainReport
+    from tula_core.mitigations import Packages
     from tula_core.models.predictor import Predictor
     from tula_core.search import Elsewhere
     from tula_core.tracking import FlushReport, Tracker
@@ -71,11 +72,12 @@ def plan(job: Job, *, profile: Profile | None = None, reprofile: bool = False, l
     else:
         resolved, measured, cached = profiling.complete(job, profile), profile, True
     listener(Event(stage="fit", message="fitting the models", fraction=0.0))
-    packages = mitigations.packages_of(resolved)
+    champion = tracking.champion()
+    packages = mitigations.taught(mitigations.packages_of(resolved), champion.by_method)
     costs = {name: mitigations.step_cost([name], resolved.mitigation_options) for name in mitigations.MITIGATIONS}
     kept = mitigations.kept_copies(resolved.recipe)
     known = mitigations.effects_of(packages)
-    fitted = predictor.fit(measured, resolved, tracking.champion(), effects=known, step_costs=costs, kept_copies=kept)
+    fitted = predictor.fit(measured, resolved, champion, effects=known, step_costs=costs, kept_copies=kept)
     listener(Event(stage="fit", message="fitting the models", fraction=1.0))
     made = search.make_plan(
         measured,
@@ -86,8 +88,31 @@ def plan(job: Job, *, profile: Profile | None = None, reprofile: bool = False, l
         storage=state_folder("studies") / f"{resolved.title}.journal",
         listener=listener,
     )
+    made = replace(made, facts={**made.facts, "method_response": _responses(fitted, packages, made)})
     places = [_place(fitted, measured, node) for node in resolved.what_if]
     return replace(made, what_if=search.answer_what_if(places, packages))
+
+
+def _responses(fitted: Predictor, packages: Packages, made: Plan) -> dict[str, float]:
+    """Return how ln of the gap answers to the cards of methods that no pilot trained with, by number of the row.
+
+    Of the rows that differ from the choice in their methods alone; those that do not answer are left out.
+    """
+    from tula_core.mitigations import MITIGATIONS, effects_of
+    from tula_core.models.response import method_response
+
+    known, found = effects_of(packages), {}
+    for number, row in enumerate(made.table):
+        cards = {name: MITIGATIONS[name].effect for name in row.candidate.mitigation if name in known}
+        if cards and made.choice is not None and _alike(row.candidate, made.choice.candidate):
+            response = method_response(fitted.models, row.candidate, {n: c for n, c in cards.items() if c is not None})
+            found |= {} if response is None else {str(number): response}
+    return found
+
+
+def _alike(one: Candidate, other: Candidate) -> bool:
+    alike = ("nodes", "processes_per_node", "global_batch", "precision", "power_limit_w")
+    return all(getattr(one, name) == getattr(other, name) for name in alike)
 
 
 def _place(fitted: Predictor, measured: Profile, node: NodeType) -> Elsewhere:

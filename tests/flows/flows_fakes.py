@@ -54,6 +54,10 @@ class FakeCore:
             reason="not promoted: one job is not enough to check on jobs left out",
             champion_error={"step_time_s": 0.1},
             challenger_error={"step_time_s": 0.05},
+            champion_method_error={},
+            challenger_method_error={},
+            challenger=None,
+            replaced={},
         )
 
     def named(self, name: str) -> list[dict[str, Any]]:

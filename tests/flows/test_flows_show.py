@@ -59,14 +59,6 @@ def test_a_failed_outcome_names_its_cause() -> None:
     assert "FAILED: process 1 was killed (signal 9)" in printed(show.print_outcome, samples.outcome(status="FAILED"))
 
 
-def test_history_fits_80_columns() -> None:
-    text = printed(show.print_history, [samples.outcome(), samples.outcome(status="KILLED")])
-    assert max(len(line) for line in text.splitlines()) <= 80
-    assert "digits-cnn" in text
-    assert "-50 %" in text
-    assert "killed" in text
-
-
 def test_profile_is_summed_up() -> None:
     text = printed(show.print_profile, samples.profile(), cached=False)
     assert "Machine: 2 cores, 8.00 GiB memory, no accelerator (x86_64), 1 thread a process" in text

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from store_fixtures import empty_store
+from store_fixtures import empty_store, mlflow_server
 
-__all__ = ["empty_store", "home", "state"]
+__all__ = ["empty_store", "home", "mlflow_server", "state"]
 
 
 @pytest.fixture

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from tula_core.records import QUANTITIES, Outcome
+from tula_core.history.methods import today
+from tula_core.records import QUANTITIES, Interval, Outcome
 from tula_core.records.corrections import BUILTIN
 
 PREDICTED = {
@@ -64,3 +66,49 @@ def make_history(
         for workload, factor in zip(workloads, factors, strict=True)
         for number in range(repeat)
     ]
+
+
+def make_method_outcome(
+    job_id: str,
+    *,
+    log_gap: float = 0.0,
+    method: str = "growth",
+    forecast: float = 0.9,
+    common: float = 0.0,
+    response: float = 0.15,
+    **changes: Any,
+) -> Outcome:
+    """Return a run with a method that no pilot trained with, which left exp(log_gap) times the gap that was forecast.
+
+    ``response`` is the rise of ln of the gap for one standard deviation of the card; ``common`` is the logarithm of a
+    factor on the metric that has nothing to do with the method.
+    """
+    actual = math.exp(common) * (1.0 - (1.0 - forecast) * math.exp(log_gap))
+    fields: dict[str, Any] = {
+        "factors": {"accuracy": actual / PREDICTED["accuracy"]},
+        "predicted": {"accuracy": forecast},
+        "mitigation": (method,),
+        "untried": {method: today(method)},
+        "local_batch": 256,
+        "reference_batch": 32,
+        "higher_is_better": True,
+        "metric_best": 1.0,
+        "expected_end": Interval(value=forecast, low=0.98 * forecast, high=1.0 - 0.8 * (1.0 - forecast)),
+        "target_reached": None,
+        "method_response": response,
+    }
+    return make_outcome(job_id, **{**fields, **changes})
+
+
+def make_method_history(*log_gaps: float, plain: bool = True, repeat: int = 1, **changes: Any) -> list[Outcome]:
+    """Return runs of one workload for each number, with a method and, where ``plain``, as many without."""
+    found = []
+    for number, log_gap in enumerate(log_gaps):
+        for again in range(repeat):
+            place = {"workload": f"w{number:03}"}
+            name = f"{number:03}-{again}"
+            found.append(make_method_outcome(f"m-{name}", log_gap=log_gap, **place, **changes))
+            if plain:
+                common = {"accuracy": math.exp(changes.get("common", 0.0))}
+                found.append(make_outcome(f"p-{name}", target_reached=None, factors=common, **place))
+    return found

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tula_core.history import adopt, retrain
 from tula_core.history.evidence import gather
-from tula_core.history.retrain import shrunk_bias, spread
+from tula_core.history.fitting import shrunk_bias, spread
 from tula_core.records import Correction, Corrections, MethodChange, Outcome
 from tula_core.records.corrections import BUILTIN
 from tula_core.tracking import champion, corrections_of
@@ -31,7 +31,7 @@ def lookup(label: str) -> Corrections | None:
 
 def test_a_bias_that_all_jobs_share_is_learnt_and_promoted() -> None:
     report = retrain(make_history(1.5, 1.45, 1.55), BUILTIN, lookup=lookup)
-    assert report.promoted and report.reason.startswith("promoted: on workloads left out the error of step_time_s")
+    assert report.promoted and report.reason.startswith("promoted: on workloads left out the error of step time and")
     assert report.challenger is not None
     assert (report.challenger.outcomes, report.challenger.jobs, report.outcomes, report.jobs) == (9, 3, 9, 3)
     learnt = report.challenger.by_quantity["step_time_s"]

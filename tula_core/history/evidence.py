@@ -1,12 +1,14 @@
-"""What an outcome says about the uncorrected forecast: ln(actual / predicted), by quantity."""
+"""What an outcome says about the uncorrected forecast: ln(actual / predicted), by quantity, and what of its method."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
+from tula_core.history.methods import MethodRun, method_run, untried
 from tula_core.records import Corrections, Outcome
+from tula_core.records.outcome import method_words
 
 QUANTITIES = ("step_time_s", "time_to_train_s", "epochs", "accuracy", "memory_bytes")
 """The quantities whose forecast is corrected; the others follow from them."""
@@ -18,7 +20,7 @@ Lookup = Callable[[str], Corrections | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """The log ratios by quantity and workload, and how many outcomes gave none and why."""
+    """The log ratios by quantity and workload, the runs of single methods, and how many outcomes gave none and why."""
 
     log_ratios: dict[str, dict[str, tuple[float, ...]]]  # by quantity, then by workload
     outcomes: int
@@ -27,11 +29,16 @@ class Evidence:
     elsewhere: int = 0  # on other hardware than the plan's
     apart: int = 0  # trained in another precision than the recipe's
     changed: int = 0  # their methods proved wrong and others took over
+    method_runs: tuple[MethodRun, ...] = ()
+    unclear: int = 0  # trained with methods that no pilot used, and do not say what one of them did
+    contrasts: frozenset[str] = frozenset()  # workloads with a whole run that no such method had a part in
+    replaced: Mapping[str, int] = field(default_factory=dict)  # runs that dropped them, by methods in words
 
     @property
     def jobs(self) -> list[str]:
         """The kinds of job, that is the workloads, that gave evidence, sorted."""
-        return sorted({job for by_job in self.log_ratios.values() for job in by_job})
+        of_methods = {run.workload for run in self.method_runs}
+        return sorted(of_methods.union(*self.log_ratios.values()))
 
 
 def gather(outcomes: Iterable[Outcome], lookup: Lookup) -> Evidence:
@@ -47,46 +54,94 @@ def gather(outcomes: Iterable[Outcome], lookup: Lookup) -> Evidence:
     A run on other hardware than its plan's gives none for what depends on the hardware. Runs in another precision than
     their recipe's are counted apart: what their forecasts missed is first of all the ratio of the precisions, and must
     not move the forecasts of other jobs. Runs that changed their methods are counted apart, too: what one method
-    reached and took says nothing of the other's forecast.
+    reached and took says nothing of the other's forecast. That they were changed tells against the methods that were
+    dropped, but not by how much: they are counted by these and move nothing.
+
+    A run above its reference batch with a method that no pilot trained with is evidence of the method
+    (`tula_core.history.methods`): its metric is compared there, and its epochs to a target, with the time that they
+    took, are not compared, since both hold what the method did.
     """
-    found: dict[str, dict[str, list[float]]] = {name: {} for name in QUANTITIES}
-    used = failed = unattributed = elsewhere = apart = changed = 0
+    found = _Found()
     for outcome in sorted(outcomes, key=lambda one: one.job_id):  # so that sums do not depend on the order given
-        if outcome.status != "FINISHED":
-            failed += 1
-            continue
-        if outcome.precision is not None:
-            apart += 1
-            continue
-        if outcome.method_changes:
-            changed += 1
-            continue
-        version = lookup(outcome.predictor)
-        if version is None:
-            unattributed += 1
-            continue
-        ratios = {name: _log_ratio(outcome, name, version) for name in QUANTITIES}
-        known = {name: ratio for name, ratio in ratios.items() if ratio is not None}
-        used += bool(known)
-        elsewhere += outcome.planned_hardware is not None
-        for name, ratio in known.items():
-            found[name].setdefault(outcome.workload, []).append(ratio)
-    frozen = {name: {job: tuple(ratios) for job, ratios in by_job.items()} for name, by_job in found.items()}
-    return Evidence(
-        log_ratios=frozen,
-        outcomes=used,
-        failed=failed,
-        unattributed=unattributed,
-        elsewhere=elsewhere,
-        apart=apart,
-        changed=changed,
+        found.add(outcome, lookup)
+    return found.evidence()
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found in the outcomes so far."""
+
+    ratios: dict[str, dict[str, list[float]]] = field(default_factory=lambda: {name: {} for name in QUANTITIES})
+    counts: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(
+            ("outcomes", "failed", "unattributed", "elsewhere", "apart", "changed", "unclear"), 0
+        )
     )
+    runs: list[MethodRun] = field(default_factory=list)
+    contrasts: set[str] = field(default_factory=set)
+    replaced: dict[str, int] = field(default_factory=dict)
+
+    def add(self, outcome: Outcome, lookup: Lookup) -> None:
+        """Take an outcome's evidence, or count why it gives none."""
+        reason = _left_out(outcome)
+        version = lookup(outcome.predictor) if reason is None else None
+        if version is None:
+            self.counts[reason or "unattributed"] += 1
+            for change in outcome.method_changes if reason == "changed" else ():
+                dropped = method_words(change.dropped)
+                self.replaced[dropped] = self.replaced.get(dropped, 0) + 1
+            return
+        told = self._add_method(outcome, version) if untried(outcome) else False
+        known = {
+            name: ratio
+            for name in QUANTITIES
+            if not (untried(outcome) and _holds_methods(outcome, name))
+            and (ratio := _log_ratio(outcome, name, version)) is not None
+        }
+        self.counts["outcomes"] += bool(known) or told
+        self.counts["elsewhere"] += outcome.planned_hardware is not None
+        if "accuracy" in known and not outcome.target_reached:
+            self.contrasts.add(outcome.workload)
+        for name, ratio in known.items():
+            self.ratios[name].setdefault(outcome.workload, []).append(ratio)
+
+    def _add_method(self, outcome: Outcome, version: Corrections) -> bool:
+        """Take what a run says of its method and return whether it says anything."""
+        run = method_run(outcome, version)
+        self.counts["unclear"] += run is None
+        self.runs += [] if run is None else [run]
+        return run is not None
+
+    def evidence(self) -> Evidence:
+        """Return all of it."""
+        return Evidence(
+            log_ratios={
+                name: {job: tuple(ratios) for job, ratios in by_job.items()} for name, by_job in self.ratios.items()
+            },
+            method_runs=tuple(self.runs),
+            contrasts=frozenset(self.contrasts),
+            replaced=dict(sorted(self.replaced.items())),
+            **self.counts,
+        )
+
+
+def _left_out(outcome: Outcome) -> str | None:
+    """Return why an outcome gives no evidence at all, as the name of its count; None where it gives some."""
+    if outcome.status != "FINISHED":
+        return "failed"
+    if outcome.precision is not None:
+        return "apart"
+    return "changed" if outcome.method_changes else None
+
+
+def _holds_methods(outcome: Outcome, name: str) -> bool:
+    """Return whether a quantity of a run holds what a method that no pilot trained with did to learning."""
+    to_a_target = outcome.target_reached is not None
+    return name == "accuracy" or (to_a_target and name in ("epochs", "time_to_train_s"))
 
 
 def _log_ratio(outcome: Outcome, name: str, version: Corrections) -> float | None:
     if not outcome.judges(name):
-        return None
-    if name == "time_to_train_s" and outcome.attempt > 1:
         return None
     if name == "time_to_train_s" and name not in version.by_quantity and _PASSED_ON & set(version.by_quantity):
         return None

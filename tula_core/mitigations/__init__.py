@@ -19,6 +19,7 @@ from tula_core.mitigations.card import Bounds, MitigationCard
 from tula_core.mitigations.packages import Packages
 from tula_core.mitigations.registry import MITIGATIONS
 from tula_core.records import MitigationEffect
+from tula_core.records.corrections import MethodCorrection
 
 if TYPE_CHECKING:
     from tula_core.mitigations.compose import Methods
@@ -41,6 +42,7 @@ __all__ = [
     "refusal",
     "resolve",
     "step_cost",
+    "taught",
 ]
 
 Options = Mapping[str, Mapping[str, float]]
@@ -176,13 +178,23 @@ def complete(names: Sequence[str], given: Options) -> dict[str, dict[str, float]
 
 
 def effects_of(found: Packages) -> dict[str, MitigationEffect]:
-    """Return what the cards know of the methods of packages that the pilots did not train with, by their names.
+    """Return what is known of the methods of packages that the pilots did not train with, by their names.
 
-    A job that names its methods itself has none: its pilots trained by its own rule of the rate, not by the one that
-    the cards are relative to.
+    That is what their cards say, refined by what outcomes taught where `taught` added it. A job that names its methods
+    itself has none: its pilots trained by its own rule of the rate, not by the one that the cards are relative to.
     """
     cards = {name: MITIGATIONS[name].effect for name in found.names if name not in found.pilots}
-    return {name: effect for name, effect in cards.items() if effect is not None} if found.several else {}
+    known = {name: effect for name, effect in cards.items() if effect is not None} if found.several else {}
+    return {name: found.learnt[name].refine() if name in found.learnt else effect for name, effect in known.items()}
+
+
+def taught(found: Packages, learnt: Mapping[str, MethodCorrection]) -> Packages:
+    """Return packages with what outcomes taught of their methods.
+
+    What was learnt beside another card than today's is left out: the card may hold the same evidence by now.
+    """
+    known = effects_of(found)
+    return replace(found, learnt={name: each for name, each in learnt.items() if known.get(name) == each.card})
 
 
 def step_cost(names: Sequence[str], given: Options) -> float:

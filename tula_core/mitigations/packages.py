@@ -11,7 +11,10 @@ SGD, seesaw, which takes twice the steps of growth.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tula_core.records.corrections import MethodCorrection
 
 Names = tuple[str, ...]
 
@@ -37,11 +40,14 @@ class Packages:
         Above it, each a candidate of its own; those that are worth most come first.
     pilots
         What the pilots trained with.
+    learnt
+        What outcomes taught of methods that the pilots did not train with, by their names.
     """
 
     small: Names
     large: tuple[Names, ...]
     pilots: Names
+    learnt: Mapping[str, MethodCorrection] = field(default_factory=dict)
 
     @classmethod
     def alone(cls, names: Names) -> Packages:
@@ -67,7 +73,7 @@ class Packages:
     def unaided(self) -> Packages:
         """What is left where no forecast of accuracy tells them apart: growth, which keeps most in all evidence."""
         growing = tuple(names for names in self.large if "growth" in names)
-        return Packages(small=self.small, large=growing, pilots=self.pilots) if self.several else self
+        return replace(self, large=growing) if self.several else self
 
     @property
     def blind(self) -> bool:
@@ -86,4 +92,4 @@ class Packages:
 
     def first(self, count: int) -> Packages:
         """Return the first ``count`` of those above the reference batch."""
-        return Packages(small=self.small, large=self.large[:count], pilots=self.pilots)
+        return replace(self, large=self.large[:count])

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from tula_core.records.candidate import QUANTITIES, Stage
+from tula_core.records.candidate import QUANTITIES, Interval, Stage
 from tula_core.records.codec import Reading
+from tula_core.records.mitigation import MitigationEffect
 
+LABELS: Mapping[str, str] = {
+    "step_time_s": "step time",
+    "time_to_train_s": "time to train",
+    "node_hours": "node time",
+    "cost_usd": "cost",
+    "energy_j": "energy",
+    "memory_bytes": "memory, fullest process",
+    "epochs": "epochs",
+    "steps": "steps",
+    "accuracy": "accuracy",
+}
+"""What people call the quantities."""
 SPENT = frozenset({"time_to_train_s", "node_hours", "cost_usd", "energy_j"})
 """The quantities that add up over all methods of a run, so that their forecast holds also where methods changed."""
 HARDWARE_BOUND = frozenset({"step_time_s", "time_to_train_s", "node_hours", "cost_usd", "energy_j", "memory_bytes"})
@@ -92,6 +105,11 @@ class Outcome:
     spends stands beside what was spent; no row forecast the rest. ``hardware`` is where it ran. ``predicted`` and
     ``actual`` hold the same names (`QUANTITIES`); None where unknown.
     ``actual`` times and costs count every attempt, also those that failed.
+
+    What is learnt of methods rests on the last six fields: the job's reference batch; which way the metric is better,
+    and its best value; the methods that no pilot trained with and whose effect was forecast by their cards, with what
+    these said; the metric that was forecast for the epoch at which training ended, where a row forecast it; and by how
+    much ln of the gap between that and the best value rises with one standard deviation of the cards.
     """
 
     SCHEMA_VERSION: ClassVar[int] = 1
@@ -126,19 +144,36 @@ class Outcome:
     energy_source: str | None = None  # the meters behind actual energy, in words
     method_changes: tuple[MethodChange, ...] = ()
     stages: tuple[Stage, ...] = ()
+    reference_batch: int | None = None
+    higher_is_better: bool | None = None
+    metric_best: float | None = None
+    untried: Mapping[str, MitigationEffect] = field(default_factory=dict)
+    expected_end: Interval | None = None
+    method_response: float | None = None
+
+    @property
+    def resumed(self) -> bool:
+        """Whether it took several attempts, so that what it spent is more than the forecast was for."""
+        return self.attempt > 1
 
     def judges(self, quantity: str) -> bool:
-        """Return whether the actual value judges the forecast: not where that was made for another machine."""
+        """Return whether the actual value judges the forecast.
+
+        Not where that was made for another machine, and, of what adds up over attempts, not where there were several:
+        the forecast is for one that nothing stops.
+        """
+        if self.resumed and quantity in SPENT:
+            return False
         return self.planned_hardware is None or quantity not in HARDWARE_BOUND
 
     def error_pct(self, quantity: str) -> float | None:
         """Return 100 (predicted - actual) / actual.
 
-        None where either is unknown or the actual value is zero, and for a run that did not finish: what it spent is
-        no outcome of what was forecast.
+        None where either is unknown or the actual value is zero, and for a run that did not finish or took several
+        attempts: what it spent is no outcome of what was forecast.
         """
         assert quantity in QUANTITIES, quantity
-        if self.status != "FINISHED":
+        if self.status != "FINISHED" or (self.resumed and quantity in SPENT):
             return None
         predicted, actual = self.predicted.get(quantity), self.actual.get(quantity)
         if predicted is None or not actual:

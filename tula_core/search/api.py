@@ -11,6 +11,7 @@ from typing import Any
 from tula_core.job import Job, Target
 from tula_core.mitigations import Packages
 from tula_core.models.cost import has_price, hourly_price
+from tula_core.models.learning.points import metric_scale
 from tula_core.progress import Event, Listener, silent
 from tula_core.records import Candidate, Plan, PlanProbe, Profile, Row
 from tula_core.search import words
@@ -330,6 +331,7 @@ def _facts(profile: Profile, job: Job, decision: Decision, evaluated: int, grid:
         "data_sample": {role: dataclasses.asdict(sample) for role, sample in profile.facts.data_sample.items()},
         "metric": profile.facts.metric,
         "higher_is_better": profile.facts.higher_is_better,
+        "metric_best": metric_scale(profile).ceiling,
         "parameters": profile.facts.parameters,
         "reference_batch": job.recipe.batch_size,
         "kneedle": decision.kneedle,

@@ -80,7 +80,15 @@ class Comparison:
         untried = [name for name in names if name not in pilots]
         if not untried:
             return f"Its evidence is what was tried here: {told}."
-        return f"Evidence: {told}; what {words.listed(untried)} does beside that is known from other trainings, widely."
+        return f"Evidence: {told}; {self._elsewhere(untried)}."
+
+    def _elsewhere(self, untried: Sequence[str]) -> str:
+        """Return what the effect of methods that no pilot trained with is known from."""
+        told = f"what {words.listed(untried)} does beside that is known from other trainings"
+        learnt = [self.packages.learnt[name] for name in untried if name in self.packages.learnt]
+        if not learnt:
+            return f"{told}, widely"
+        return f"{told}, refined by " + "; ".join(f"{each.evidence()}: {each.words()}" for each in learnt)
 
     def facts(self) -> list[dict[str, Any]]:
         """Return each row's methods with its forecast, and why it was not taken where a limit says so."""

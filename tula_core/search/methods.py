@@ -56,11 +56,17 @@ def _chosen_notes(names: Sequence[str], options: Options, packages: Packages) ->
     staged = [name for name in names if name in _STAGED]
     pilots = words.listed(list(packages.pilots))
     notes = [f"the pilots trained with {pilots}; what other methods do is forecast relative to that"]
-    if untried:
+    if guessed := [name for name in untried if name not in packages.learnt]:
         notes.append(
-            f"no pilot trained with {words.listed(untried)}: the effect on learning is that of other trainings, with "
+            f"no pilot trained with {words.listed(guessed)}: the effect on learning is that of other trainings, with "
             "an interval as wide as they differ"
         )
+    notes += [
+        f"no pilot trained with {name}: the effect on learning is that of other trainings, refined by "
+        f"{learnt.evidence()}: {learnt.words()}"
+        for name, learnt in packages.learnt.items()
+        if name in untried
+    ]
     if staged:
         notes.append(f"the stages of {words.listed(staged)} are part of the forecast")
     return notes + _cost_notes(names, options)

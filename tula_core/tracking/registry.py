@@ -233,6 +233,7 @@ def _complete(
     """Write all that belongs to a version; doing so again changes nothing."""
     final = replace(corrections, version=version)
     lines = [final.label, *(f"{name}: x{math.exp(c.log_bias):.3f}" for name, c in final.by_quantity.items())]
+    lines += [f"{name}: {m.shift:+.3f} of its card's sd" for name, m in final.by_method.items()]
     written = json.dumps(report, indent=2, default=str) + "\n"
     _again(lambda: client.update_run(run_id, name=f"version {version}"))
     _again(lambda: client.log_text(run_id, to_json(final), _FILE))

@@ -9,13 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tula_core.mitigations import MITIGATIONS, Packages
 from tula_core.models.cost import node_hours
-from tula_core.records import QUANTITIES, CurvePoint, Outcome, Stage
+from tula_core.records import QUANTITIES, Candidate, CurvePoint, Interval, MitigationEffect, Outcome, Plan, Row, Stage
 from tula_core.records.candidate import UNKNOWN
 from tula_core.records.outcome import SPENT
 from tula_core.tracking.spent import attempt_folder, planned_layout
 from tula_core.training.attempt import Attempt
 from tula_core.training.fallback.changes import Course
+from tula_core.training.fallback.expectation import Expectation
 from tula_core.training.hearing import Hearing
 from tula_core.training.metering import energy_source, with_energy
 
@@ -86,7 +88,53 @@ def outcome_of(
         energy_source=energy_source(final),
         method_changes=course.changes,
         stages=tuple(Stage(**stage) for stage in final.get("stages", hearing.stages)),
+        reference_batch=plan.job.recipe.batch_size,
+        higher_is_better=better if isinstance(better := plan.facts.get("higher_is_better"), bool) else None,
+        metric_best=_number(plan.facts.get("metric_best")),
+        untried=_untried(plan, candidate),
+        expected_end=None if known is not QUANTITIES else _expected_end(attempt, curve),
+        method_response=_response(plan, attempt.row),
     )
+
+
+def _untried(plan: Plan, candidate: Candidate) -> dict[str, MitigationEffect]:
+    """Return the methods that the pilots trained without, with the cards by which their effect was forecast."""
+    if plan.job.mitigation != "auto":
+        return {}
+    pilots = Packages.auto(plan.job.recipe.optimizer).pilots
+    names = [name for name in candidate.mitigation if name not in pilots]
+    cards = {name: MITIGATIONS[name].effect for name in names}
+    return {name: card for name, card in cards.items() if card is not None}
+
+
+def _response(plan: Plan, row: Row) -> float | None:
+    """Return how the forecast of a row answers to cards, None where the plan does not say; it may have been edited."""
+    found = plan.facts.get("method_response")
+    for number, response in found.items() if isinstance(found, Mapping) else ():
+        if str(number).isdecimal() and row in plan.table[int(number) : int(number) + 1]:
+            return _number(response)
+    return None
+
+
+def _number(value: Any) -> float | None:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if known else None
+
+
+def _expected_end(attempt: Attempt, curve: Sequence[CurvePoint]) -> Interval | None:
+    """Return the metric that was forecast for the last evaluation, None where no row forecast it."""
+    plan, row = attempt.plan, attempt.row
+    if plan.job.target is None and row["accuracy"].value is not None:
+        return row["accuracy"]
+    if row != plan.choice or not curve:  # of the choice alone it is known what each epoch should show
+        return None
+    expected = Expectation.of(
+        plan.facts.get("expected_curve"),
+        higher_is_better=bool(plan.facts.get("higher_is_better", True)),
+        warmup_epochs=0.0,
+        last=plan.job.recipe.epochs,
+    )
+    return None if expected is None else expected.at(curve[-1].epochs)
 
 
 def _changed_layout(attempt: Attempt) -> bool:
