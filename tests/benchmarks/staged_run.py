@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BOTH = 2
 WORKER, LAUNCHER = "its worker", "tula train itself"
 _FULL = ("fashion-cnn", "recipe.epochs=6", "probe.seconds=60")
-_QUICK = ("digits-cnn", "recipe.epochs=40", "probe.seconds=6", "constraints.min_accuracy=0.01")
+_QUICK = ("digits-cnn", "recipe.epochs=100", "probe.seconds=6", "constraints.min_accuracy=0.01")
 _SET = (
     "target=none",
     "mitigation=growth",
@@ -45,12 +45,13 @@ _SET = (
     f"cluster.processes_per_node={BOTH}",
     "cluster.price_per_node_hour=3.6",
 )
+_LONGER = "Give it more epochs: --set recipe.epochs=N"
 _POLL_S, _PATIENCE_S, _END_S = 0.05, 600.0, 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kill:
-    """Which process is killed, and in the middle of which part of the run: the one alone, 1, or the one of both, 2."""
+    """Which process is killed, a third into which part of the run: the one alone, 1, or the one of both, 2."""
 
     part: int
     victim: str
@@ -97,11 +98,14 @@ class Bench:
             return Story.of(self._new_run())
         with subprocess.Popen(self._command(*words), env=self._environment(), **_SILENT) as process:
             run = self._new_run(process)
-            middle = (begins_at[kill.part - 1] + begins_at[kill.part]) // 2
-            _await_samples(part_folder(attempt_folder(run, 1), kill.part), middle, process)
+            begin, end = begins_at[kill.part - 1 : kill.part + 1]
+            _await_samples(part_folder(attempt_folder(run, 1), kill.part), begin + (end - begin) // 3, process)
             _kill(process.pid, kill.victim)
         self._call(*words, "--resume")
-        return Story.of(run)
+        story = Story.of(run)
+        if sum(launch.attempt == 1 for launch in story.launches) != kill.part:
+            raise RunError(f"staged_run: part {kill.part} ended before the kill. {_LONGER}")
+        return story
 
     def _new_run(self, process: subprocess.Popen[bytes] | None = None) -> Path:
         """Return the folder of the run that has begun since the last call."""
@@ -143,15 +147,16 @@ def _await_samples(folder: Path, samples: int, process: subprocess.Popen[bytes])
 
 def _require_alive(process: subprocess.Popen[bytes] | None, deadline: float) -> None:
     if process is None or process.poll() is not None or time.monotonic() > deadline:
-        raise RunError("staged_run: a run ended before it could be killed. Give it more epochs (--set recipe.epochs=N)")
+        raise RunError(f"staged_run: a run ended before it could be killed. {_LONGER}")
 
 
 def _kill(launcher: int, victim: str) -> None:
     """Kill the launcher or its worker of rank 0, and wait until nothing of the run is left."""
     parent = psutil.Process(launcher)
     workers = [child for child in parent.children() if "tula_core.engine.worker" in child.cmdline()]
-    ranks = {worker.environ().get("RANK"): worker for worker in workers}
-    os.kill(ranks["0"].pid if victim == WORKER else launcher, signal.SIGKILL)
+    first = [worker.pid for worker in workers if worker.environ().get("RANK") == "0"]
+    for pid in first if victim == WORKER else [launcher]:
+        os.kill(pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(workers, timeout=_END_S)
     if alive:
         raise RunError(f"staged_run: {len(alive)} workers were still there {_END_S:g} s after the kill")
