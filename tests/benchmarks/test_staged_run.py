@@ -22,7 +22,7 @@ def stage(from_samples: int, processes: int, local_batch: int) -> Stage:
 
 
 @pytest.mark.timeout(900)
-def test_a_staged_run_outlives_kills_in_both_parts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_staged_run_outlives_kills_in_both_parts(capsys: pytest.CaptureFixture[str], kept_signals: None) -> None:
     assert staged_run.main(["--quick"]) == 0
     told = capsys.readouterr().out
     titles = ["left alone:", "killed in part 1, its worker:", "killed in part 2, tula train itself:"]
