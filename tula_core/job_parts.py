@@ -236,6 +236,7 @@ class Constraints(Part):
 
     ``confidence`` is the chance with which deadline, budget and least accuracy have to be kept: at 0.5 the forecast's
     value has to keep them, and above 0.99 no 90 % interval can tell. By default one such plan in five may miss.
+    ``begin_alone`` admits only runs that begin on one process and take more as their batch grows.
     """
 
     deadline: Duration | None = None
@@ -243,6 +244,7 @@ class Constraints(Part):
     memory: Size | None = None
     min_accuracy: float | None = Field(None, ge=0, le=1)
     max_local_batch: Count | None = None
+    begin_alone: bool = False
     confidence: float = Field(0.8, ge=0.5, le=0.99)
 
 

@@ -129,8 +129,16 @@ def test_one_process_begins_as_long_as_it_takes_the_batch() -> None:
 
 
 def test_there_is_nothing_to_begin_alone_where_one_process_cannot_or_is_all_there_is() -> None:
-    small = staged(candidate(local_batch=32, accumulation=8), course())
+    small = staged(candidate(nodes=2, local_batch=32, accumulation=1), course())
     single = staged(candidate(processes_per_node=1), course())
     assert small.stages is not None and begun_alone(small, course()) is None
     assert single.stages is not None and begun_alone(single, course()) is None
     assert begun_alone(candidate(), course()) is None
+
+
+def test_one_process_accumulates_for_the_first_batch_alone() -> None:
+    """Where memory is short a run may still begin on one process, with a micro-batch that is known to fit."""
+    alone = begun_alone(staged(candidate(local_batch=32, accumulation=4), course()), course())
+    assert alone is not None and alone.stages is not None
+    shapes = [(s.nodes, s.processes_per_node, s.local_batch, s.accumulation) for s in alone.stages[:2]]
+    assert shapes[0] == (1, 1, 32, 2) and shapes[1][:2] == (alone.nodes, alone.processes_per_node)

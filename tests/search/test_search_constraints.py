@@ -66,6 +66,24 @@ def test_each_limit_names_itself_its_numbers_and_what_would_admit(constraints, v
     assert item.violations[0].excess > 0 and remedy in item.violations[0].remedy
 
 
+def test_a_run_that_has_to_begin_alone_takes_other_processes_later():
+    def staged(*processes):
+        stages = tuple(
+            Stage(from_samples=100 * number, nodes=1, processes_per_node=count, local_batch=32, accumulation=1)
+            for number, count in enumerate(processes)
+        )
+        return Candidate(nodes=1, processes_per_node=processes[-1], local_batch=32, stages=stages)
+
+    asked = with_limits(begin_alone=True)
+    assert judged(asked, candidate=staged(1, 1, 2)).row.feasible
+    wide, single = staged(2, 2), staged(1, 1)
+    for candidate in (wide, single, Candidate(nodes=1, processes_per_node=1, local_batch=32)):
+        item = judged(asked, candidate=candidate)
+        assert [violation.key for violation in item.violations] == ["begin_alone"]
+        assert "constraints.begin_alone" in item.row.infeasible_because and "growth" in item.violations[0].remedy
+        assert judged(with_limits(), candidate=candidate).row.feasible
+
+
 def test_limits_that_just_hold_are_feasible():
     constraints = {"deadline": 600, "budget_usd": 1.0, "memory": int(1.1 * GIB) + 1, "min_accuracy": 0.9}
     item = judged(with_limits(**constraints, max_local_batch=64, confidence=0.5))

@@ -10,6 +10,7 @@ from tula_core.engine.shares import Layout, smallest_micro_batch
 from tula_core.errors import InputError
 from tula_core.job import Job, Target
 from tula_core.mitigations import refusal
+from tula_core.mitigations.batches.stages import processes_of
 from tula_core.models.cost import has_price
 from tula_core.records import Candidate, Hardware, Profile, Row, Stage
 from tula_core.search import odds, words
@@ -32,6 +33,7 @@ LIMIT_KEYS = (
     "budget_usd",
     "memory",
     "max_local_batch",
+    "begin_alone",
     "min_accuracy",
     "reference_accuracy",
     "target",
@@ -196,7 +198,7 @@ def judge(row: Row, limits: Limits) -> Judged:
             Violation(key="forecast", excess=None, text=text, remedy="Raise probe.seconds so that more is measured")
         ]
     else:
-        checks = (_methods, _deadline, _budget, _memory, _local_batch, _accuracy, _reference_accuracy, _target)
+        checks = (_methods, _deadline, _budget, _memory, _local_batch, _alone, _accuracy, _reference_accuracy, _target)
         broken = [found for check in checks if (found := check(row, limits)) is not None]
     because = "; ".join(violation.text for violation in broken) or None
     return Judged(row=replace(row, feasible=not broken, infeasible_because=because), violations=tuple(broken))
@@ -319,6 +321,16 @@ def _local_batch(row: Row, limits: Limits) -> Violation | None:
     text = f"local batch {local} is above constraints.max_local_batch, {limit}"
     remedy = f"Raise constraints.max_local_batch to {local}"
     return Violation(key="max_local_batch", excess=local / limit - 1, text=text, remedy=remedy)
+
+
+def _alone(row: Row, limits: Limits) -> Violation | None:
+    """Say where a run does not begin on one process and take others later, though the job asks for that."""
+    stages = row.candidate.stages or ()
+    if not limits.job.constraints.begin_alone or (stages and processes_of(stages[0]) == 1 < row.candidate.processes):
+        return None
+    text = "it does not begin on one process and take others later, as constraints.begin_alone asks"
+    remedy = "Set mitigation to growth and give more than one process, or set constraints.begin_alone to false"
+    return Violation(key="begin_alone", excess=1.0, text=text, remedy=remedy)
 
 
 def _reference_accuracy(row: Row, limits: Limits) -> Violation | None:

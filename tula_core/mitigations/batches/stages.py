@@ -78,19 +78,25 @@ def staged(candidate: Candidate, course: Course) -> Candidate:
 def begun_alone(candidate: Candidate, course: Course) -> Candidate | None:
     """Return a staged candidate that begins on one process and takes all of its own when the batch needs them.
 
-    One process takes the batches that fit within the candidate's local batch, which is known to fit in memory; nodes
-    that would only share a small batch are not paid for meanwhile. None where that changes nothing.
+    One process takes the batches that fit within the candidate's local batch, which is known to fit in memory, and the
+    first one also where it has to accumulate for it, up to as often as the candidate does; nodes that would only share
+    a small batch are not paid for meanwhile. None where that changes nothing. A job has no others planned where it
+    sets ``constraints.begin_alone``.
     """
-    stages = [
-        replace(stage, nodes=1, processes_per_node=1, local_batch=batch_of(stage), accumulation=1)
-        if batch_of(stage) <= candidate.local_batch
-        else stage
-        for stage in candidate.stages or ()
-    ]
+    stages = [_on_one_process(stage, candidate, number == 0) for number, stage in enumerate(candidate.stages or ())]
     if candidate.processes == 1 or not stages or processes_of(stages[0]) > 1:
         return None
     placed = place(stages, course.train_samples, course.total_samples)
     return replace(candidate, stages=placed) if len(placed) > 1 and processes_of(placed[0]) == 1 else None
+
+
+def _on_one_process(stage: Stage, candidate: Candidate, may_accumulate: bool) -> Stage:
+    """Return a stage on one process, or as it is where one cannot take its batch."""
+    batch = batch_of(stage)
+    if batch > candidate.local_batch * (candidate.accumulation if may_accumulate else 1):
+        return stage
+    local_batch, accumulation = share_of(batch, replace(candidate, nodes=1, processes_per_node=1))
+    return replace(stage, nodes=1, processes_per_node=1, local_batch=local_batch, accumulation=accumulation)
 
 
 def _placed(names: Sequence[str], candidate: Candidate, course: Course) -> tuple[Stage, ...]:
