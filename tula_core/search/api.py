@@ -25,7 +25,7 @@ from tula_core.search.constraints import (
 )
 from tula_core.search.forecaster import Forecaster
 from tula_core.search.methods import forecast_growing, method_notes
-from tula_core.search.notes import data_notes, norm_warning, stage_words
+from tula_core.search.notes import data_notes, norm_warning, stage_words, unlearnt
 from tula_core.search.objective import Decision, decide
 from tula_core.search.reasons import explain
 from tula_core.search.space import candidates, key, reference_key
@@ -95,6 +95,7 @@ def make_plan(
         reason=explain(judged, decision, job, profile.hardware)
         + _of_target(judged, decision, limits)
         + _of_choice(judged, decision, profile)
+        + _of_blindness(judged, profile, job, listener)
         + ("" if comparison is None else comparison.reason(profile))
         + spending.reason(),
         assumptions=_assumptions(predictor, searched, limits, profile, (len(grid), packages)),
@@ -216,6 +217,15 @@ def _of_choice(judged: Sequence[Judged], decision: Decision, profile: Profile) -
         return ""
     candidate = judged[decision.choice].row.candidate
     return stage_words(candidate) + norm_warning(candidate, profile.facts)
+
+
+def _of_blindness(judged: Sequence[Judged], profile: Profile, job: Job, listener: Listener) -> str:
+    """Return a warning where nothing is known of accuracy, and say it aloud."""
+    if any(item.row["accuracy"].value is not None for item in judged):
+        return ""
+    warning = unlearnt(profile, job)
+    listener(Event(stage="search", message=warning, level="warning"))
+    return f" Beware: {warning}"
 
 
 def _done(judged: Sequence[Judged]) -> Event:
