@@ -15,7 +15,6 @@ from tula_core.records import Candidate, Plan, PlanProbe, Profile, Row
 from tula_core.search import words
 from tula_core.search.comparison import Comparison
 from tula_core.search.constraints import (
-    EVEN_CHANCE,
     Judged,
     Limits,
     accuracy_slack,
@@ -27,6 +26,7 @@ from tula_core.search.forecaster import Forecaster
 from tula_core.search.methods import forecast_growing, method_notes
 from tula_core.search.notes import data_notes, norm_warning, stage_words, unlearnt
 from tula_core.search.objective import Decision, decide
+from tula_core.search.odds import EVEN_CHANCE
 from tula_core.search.reasons import explain
 from tula_core.search.space import candidates, key, reference_key
 from tula_core.search.spending import Spending
@@ -172,7 +172,6 @@ def _limits(
         best_chance=chance,
         smallest_batch=profile.facts.smallest_batch,
         keeping_probability=keeping,
-        trusted=trusted,
     )
 
 
