@@ -54,11 +54,11 @@ def with_limits(**constraints):
             {"deadline": 599},
             {},
             "deadline",
-            "time to train 10 min (0.2 % more) is above the deadline of 10 min",
+            "time to train 10.0 min is above the deadline of 9.98 min",
             "deadline to 11m",
         ),
-        ({"budget_usd": 0.5}, {"cost_usd": 1.004}, "budget_usd", "cost $1.00 is above the budget of $0.50", "to 1.06"),
-        ({"memory": "1GiB"}, {}, "memory", "up to 1.1 GiB, is above constraints.memory, 1.0 GiB", "memory to 1.1GiB"),
+        ({"budget_usd": 0.5}, {"cost_usd": 1.004}, "budget_usd", "cost $1.00 is above the budget of $0.5", "to 1.06"),
+        ({"memory": "1GiB"}, {}, "memory", "up to 1.10 GiB, is above constraints.memory, 1 GiB", "memory to 1.1GiB"),
         ({"min_accuracy": 0.95}, {}, "min_accuracy", "accuracy 0.9000 is below the least accuracy of 0.95", "to 0.853"),
         ({"max_local_batch": 32}, {}, "max_local_batch", "local batch 64 is above", "max_local_batch to 64"),
     ],
@@ -81,7 +81,7 @@ def test_limits_that_just_hold_are_feasible():
     [
         (
             {"deadline": 615},
-            "the deadline of 10 min is kept with a chance of 66 % only, constraints.confidence asks",
+            "the deadline of 10.2 min is kept with a chance of 66 % only, constraints.confidence asks",
         ),
         ({"budget_usd": 1.02}, "the budget of $1.02 is kept with a chance of 63 % only"),
         ({"min_accuracy": 0.88}, "the least accuracy of 0.88 is kept with a chance of 64 % only"),

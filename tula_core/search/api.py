@@ -270,7 +270,7 @@ def _why_no_cost(job: Job) -> str:
 def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
     job, notes = limits.job, []
     if limits.expense == "node_hours":
-        notes.append(f"{_why_no_cost(job)}, candidates are compared by node-hours instead of cost.")
+        notes.append(f"{_why_no_cost(job)}, candidates are compared by node time instead of cost.")
     limit = memory_limit(job, profile.hardware, job.cluster.processes_per_node)
     if limit is None:
         notes.append("The memory of the machine is unknown, so no limit was applied.")

@@ -8,6 +8,7 @@ limit or a higher confidence admits fewer candidates, never another one.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from tula_core.job import Constraints, Target
 from tula_core.models.decision.chances import chance_at_least, chance_at_most, kept_with, reached_with
@@ -30,7 +31,7 @@ def deadline(row: Row, constraints: Constraints) -> Violation | None:
     if needed <= limit:
         return None
     remedy = f"Raise constraints.deadline to {words.admitting_duration(needed)}"
-    shown, bound = words.beside_limit(forecast.value, limit, words.duration)
+    shown, bound = words.beside_limit(forecast.value, limit, words.duration, words.given_duration)
     text = f"time to train {shown} is above the deadline of {bound}"
     if forecast.value <= limit:
         text, other = _unsure(f"the deadline of {bound} is kept", chance_at_most(forecast, limit), constraints)
@@ -49,7 +50,8 @@ def budget(row: Row, constraints: Constraints) -> Violation | None:
     if needed <= limit:
         return None
     remedy = f"Raise constraints.budget_usd to {words.admitting_usd(needed)}"
-    shown, bound = words.beside_limit(forecast.value, limit, words.usd)
+    given = partial(words.given_usd, like=forecast.value)
+    shown, bound = words.beside_limit(forecast.value, limit, words.usd, given)
     text = f"cost {shown} is above the budget of {bound}"
     if forecast.value <= limit:
         text, other = _unsure(f"the budget of {bound} is kept", chance_at_most(forecast, limit), constraints)
