@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
 REPOSITORY = Path(__file__).parents[2]
 ONE_BATCH = ("cluster.processes_per_node=1", "constraints.max_local_batch=32", "target=none", "mitigation=none")
@@ -61,7 +61,7 @@ def stopped(run: subprocess.Popen[str], number: signal.Signals, once: str) -> li
         if re.match(once, line):
             os.killpg(run.pid, number)
             break
-    return run.communicate(timeout=120)[1].splitlines()
+    return run.communicate(timeout=200)[1].splitlines()
 
 
 def servers_of(home: Path) -> list[psutil.Process]:
@@ -93,7 +93,7 @@ def test_a_run_that_trains_is_stopped_in_two_lines_and_goes_on_where_it_was(
     assert servers_of(home) == []
 
     run = begin("--resume")
-    _, errors = run.communicate(timeout=180)
+    _, errors = run.communicate(timeout=300)
     assert run.returncode == 0, errors
     assert "attempt 2" in (tmp_path / "stdout.txt").read_text()
 
