@@ -54,7 +54,7 @@ class Rig:
         self.base_bytes = int(-context.all_reduce_max([-float(self._held_bytes())])[0])
         self.machine_limit_bytes = self._machine_limit()
         self.memory_limit_bytes = min(self.machine_limit_bytes, self.job.constraints.memory or self.machine_limit_bytes)
-        start_s = max(0.0, time.time() - payload["launched_at_s"])
+        start_s = max(0.0, time.time() - float(payload["launched_at_s"]))
         self._most_s = max(float(payload["seconds"]) - start_s, 0.0)
         self._last = time.monotonic() + self._most_s
         self._deadline: float = time.monotonic() + own_seconds(
