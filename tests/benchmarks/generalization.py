@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.benchmarks.generalization_bars import bars, reference_lines
 from tests.benchmarks.generalization_choice import Choices
 from tests.benchmarks.generalization_jobs import FULL, QUICK, BenchJob, Scale, find_job
-from tests.benchmarks.generalization_methods import AUTO, ROWS, chosen_rows
+from tests.benchmarks.generalization_methods import ROWS, chosen_rows
 from tests.benchmarks.generalization_report import (
     as_csv,
     average_table,
@@ -53,7 +53,7 @@ def report(study: Study, found: Cells, chosen: Sequence[str]) -> str:
         parts.append("This is the short setting: the bars are those of the full one, so met or missed proves nothing.")
     for bench in benches:
         parts += [f"## {_heading(study, bench)}", job_table(found, bench.name)]
-    parts += ["## What auto chose, with its forecasts at the large batch", _list(chosen)] if chosen else []
+    parts += ["## What auto chose, by its forecasts", _list(chosen)] if chosen else []
     references = reference_lines(benches, found)
     parts += ["## Small batch against its known figure", _list(references)] if references else []
     averaged = [bench for bench in benches if bench.averaged]
@@ -81,8 +81,8 @@ def _heading(study: Study, bench: BenchJob) -> str:
 def run(study: Study, store: Store, choices: Choices) -> None:
     """Make all runs that are missing, and let ``auto`` choose where it can, until there is nothing left to do."""
     while True:
-        for bench, rate in study.unchosen():
-            choices.make(bench, rate)
+        for bench, rate, row in study.unchosen():
+            choices.make(bench, rate, row)
         missing = study.missing()
         if not missing:
             return
@@ -93,7 +93,7 @@ def run(study: Study, store: Store, choices: Choices) -> None:
 def write(study: Study, choices: Choices, out: Path) -> None:
     """Print the tables and write them and the picture beside the results."""
     found = cells(study)
-    chosen = [choices.line(cell.bench, cell.rate) for cell in found.values() if cell.row.name == AUTO]
+    chosen = [choices.line(cell.bench, cell.rate, cell.row) for cell in found.values() if cell.row.names is None]
     text = report(study, found, chosen)
     print(text)
     out.with_suffix(".md").write_text(text)

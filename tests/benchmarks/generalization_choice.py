@@ -1,52 +1,65 @@
-"""What ``auto`` chooses for a job of the benchmark: the planner's own forecasts at the large batch, from a short probe.
+"""What ``auto`` chooses for a job of the benchmark, batch and methods, by the planner's forecasts from a short probe.
 
 The probe trains on the training part alone and looks at the validation part, by the recipe with the small batch's rate.
-Asked is what a plan without a target is asked: of the packages of methods that keep the small batch's accuracy, within
-half a point here, as surely as a job asks for, the fastest; where none is as sure as that, the surest. Probe and choice
-are kept beside the results, so that each is made once.
+Asked is what a plan without a target is asked, of every batch and package of methods that takes at most `STEPS_SHARE`
+of the small batch's steps: of those that keep its accuracy, within half a point here, as surely as a job asks for, the
+fastest; where none is as sure as that, the surest. Probe and choice are kept beside the results, so that each is made
+once.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.benchmarks.generalization_jobs import ENTRY, TUNE, BenchJob, Scale, job_name
-from tests.benchmarks.generalization_methods import recipe_of
+from tests.benchmarks.generalization_methods import CHOSEN, Row, recipe_of
 from tula_core import mitigations, profiling
 from tula_core.job import Job
 from tula_core.mitigations import Packages
 from tula_core.mitigations.batches.stages import Course, staged
 from tula_core.models import predictor
-from tula_core.records import Candidate, Profile, Row, load, save
+from tula_core.records import Candidate, Profile, load, save
+from tula_core.records import Row as Forecast
 
 KEPT_WITHIN = 0.005
+STEPS_SHARE = 0.4
 
-Chooser = Callable[[BenchJob, float], tuple[str, ...] | None]
-"""Gives the methods for a job and the small batch's rate; None while they are not known."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """What is trained: the batch, at which a growing one ends, and the methods."""
+
+    batch: int
+    methods: tuple[str, ...]
+
+
+Chooser = Callable[[BenchJob, float, Row], Choice | None]
+"""Gives the choice for a job, the small batch's rate and a row whose methods are chosen; None while it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weighed:
-    """A package at the large batch: its forecast, and the chance that it keeps the small batch's accuracy, if known."""
+    """A batch and package with its forecast, and the chance that it keeps the small batch's accuracy, if known."""
 
-    row: Row
+    row: Forecast
     chance: float | None
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The methods."""
-        return self.row.candidate.mitigation
+    def choice(self) -> Choice:
+        """Batch and methods."""
+        return Choice(batch=self.row.candidate.global_batch, methods=self.row.candidate.mitigation)
 
     def __str__(self) -> str:
         accuracy, time = self.row["accuracy"].value, self.row["time_to_train_s"].value
+        named = f"batch {self.choice.batch} with {' + '.join(self.choice.methods)}"
         if accuracy is None or self.chance is None:
-            return f"{' + '.join(self.names)}: accuracy unknown"
-        shown = f"{100 * accuracy:.1f} %, {time or 0.0:.0f} s"
-        return f"{' + '.join(self.names)}: {shown}, kept with a chance of {self.chance:.2f}"
+            return f"{named}: accuracy unknown"
+        return f"{named}: {100 * accuracy:.1f} %, {time or 0.0:.1f} s, kept with a chance of {self.chance:.2f}"
 
 
 def asked_job(scale: Scale, bench: BenchJob, rate: float) -> Job:
@@ -61,31 +74,54 @@ def asked_job(scale: Scale, bench: BenchJob, rate: float) -> Job:
     )
 
 
-def weigh(job: Job, profile: Profile, large_batch: int) -> list[Weighed]:
-    """Return every package at the large batch, in the order of `tula_core.mitigations.packages_of`."""
+def batches(bench: BenchJob, row: Row) -> list[int]:
+    """Return the batches that are open to a row, ascending.
+
+    For ``auto``, the one that takes as many steps as are allowed, and the small batch's doublings up to the large one.
+
+    >>> from tests.benchmarks.generalization_jobs import FULL
+    >>> from tests.benchmarks.generalization_methods import ROWS
+    >>> batches(FULL.jobs["digits"], ROWS["auto"]), batches(FULL.jobs["digits"], ROWS["auto-large"])
+    ([64, 80, 128, 256, 512], [512])
+    """
+    if row.batch != CHOSEN:
+        return [bench.large_batch]
+    doublings = {bench.small_batch * 2**power for power in range(1, 20)}
+    allowed = {math.ceil(bench.small_batch / STEPS_SHARE), bench.large_batch}
+    return sorted(batch for batch in doublings | allowed if batch <= bench.large_batch)
+
+
+def weigh(job: Job, profile: Profile, open_batches: Sequence[int]) -> list[Weighed]:
+    """Return every package at every batch, in this order; the packages as `tula_core.mitigations.packages_of` has them.
+
+    Several batches are those whose steps are few enough, as far as there are any.
+    """
     found = mitigations.packages_of(job)
     costs = {name: card.step_cost for name, card in mitigations.MITIGATIONS.items()}
     fitted = predictor.fit(profile, job, effects=mitigations.effects_of(found), step_costs=costs)
     course = Course(recipe=job.recipe, train_samples=profile.facts.train_samples, options={})
     small = Candidate(nodes=1, processes_per_node=1, local_batch=job.recipe.batch_size, mitigation=found.small)
-    large = [
-        staged(Candidate(nodes=1, processes_per_node=1, local_batch=large_batch, mitigation=names), course)
+    asked = [
+        staged(Candidate(nodes=1, processes_per_node=1, local_batch=batch, mitigation=names), course)
+        for batch in open_batches
         for names in found.large
     ]
-    rows = fitted.forecast(large)
-    chances = [fitted.keeping_probability(candidate, small, KEPT_WITHIN) for candidate in large]
-    return [Weighed(row=row, chance=chance) for row, chance in zip(rows, chances, strict=True)]
+    reference, *rows = fitted.forecast([small, *asked])
+    most = STEPS_SHARE * (reference["steps"].value or math.inf)
+    few = [row for row in rows if (row["steps"].value or math.inf) <= most]
+    kept = few if len(open_batches) > 1 and few else rows
+    return [Weighed(row=row, chance=fitted.keeping_probability(row.candidate, small, KEPT_WITHIN)) for row in kept]
 
 
 def choose(weighed: Sequence[Weighed], confidence: float, optimizer: str) -> Weighed:
     """Return the fastest of those that are sure enough, the surest where none is.
 
-    Where the probe was too short for any forecast of accuracy, it is what a plan offers then.
+    Where the probe was too short for any forecast of accuracy, it is what a plan offers then, at the smallest batch.
     """
     known = [(item.chance, item) for item in weighed if item.chance is not None]
     if not known:
         offered = Packages.auto(optimizer).unaided.large
-        return next(item for item in weighed if item.names in offered)
+        return next(item for item in weighed if item.choice.methods in offered)
     sure = [item for chance, item in known if chance >= confidence]
     if sure:
         return min(sure, key=lambda item: item.row["time_to_train_s"].value or 0.0)
@@ -104,17 +140,21 @@ class Choices:
     def __init__(self, scale: Scale, folder: Path) -> None:
         self._scale, self._folder = scale, folder
 
-    def known(self, bench: BenchJob, rate: float) -> tuple[str, ...] | None:
-        """Return the methods that were chosen for a job at the small batch's rate, None while none were."""
-        path = self._path(bench, rate, "choice")
-        return tuple(json.loads(path.read_text())["methods"]) if path.exists() else None
+    def known(self, bench: BenchJob, rate: float, row: Row) -> Choice | None:
+        """Return what was chosen for a job at the small batch's rate, None while nothing was."""
+        path = self._path(bench, rate, f"{row.name}.choice")
+        if not path.exists():
+            return None
+        kept = json.loads(path.read_text())
+        return Choice(batch=kept["batch"], methods=tuple(kept["methods"]))
 
-    def line(self, bench: BenchJob, rate: float) -> str:
+    def line(self, bench: BenchJob, rate: float, row: Row) -> str:
         """Return what was chosen among which, in words."""
-        kept = json.loads(self._path(bench, rate, "choice").read_text())
-        return f"{bench.name}: {' + '.join(kept['methods'])}, of {'; '.join(kept['weighed'])}"
+        kept = json.loads(self._path(bench, rate, f"{row.name}.choice").read_text())
+        named = f"{bench.name}, {row.name}: batch {kept['batch']} with {' + '.join(kept['methods'])}"
+        return f"{named}, of {'; '.join(kept['weighed'])}"
 
-    def make(self, bench: BenchJob, rate: float) -> None:
+    def make(self, bench: BenchJob, rate: float, row: Row) -> None:
         """Probe the job, unless its probe is there, and choose."""
         job, path = asked_job(self._scale, bench, rate), self._path(bench, rate, "profile")
         if not path.exists():
@@ -123,11 +163,11 @@ class Choices:
             self._folder.mkdir(parents=True, exist_ok=True)
             save(measured, path)
         profile = load(Profile, path)
-        weighed = weigh(profiling.complete(job, profile), profile, bench.large_batch)
-        chosen = choose(weighed, job.constraints.confidence, job.recipe.optimizer or "sgd")
-        kept = {"methods": list(chosen.names), "weighed": [str(item) for item in weighed]}
-        self._path(bench, rate, "choice").write_text(json.dumps(kept, indent=1) + "\n")
-        print(self.line(bench, rate), file=sys.stderr, flush=True)
+        weighed = weigh(profiling.complete(job, profile), profile, batches(bench, row))
+        chosen = choose(weighed, job.constraints.confidence, job.recipe.optimizer or "sgd").choice
+        kept = {**asdict(chosen), "weighed": [str(item) for item in weighed]}
+        self._path(bench, rate, f"{row.name}.choice").write_text(json.dumps(kept, indent=1) + "\n")
+        print(self.line(bench, rate, row), file=sys.stderr, flush=True)
 
     def _path(self, bench: BenchJob, rate: float, what: str) -> Path:
         return self._folder / f"{bench.name}-{rate:g}.{what}.json"

@@ -124,7 +124,7 @@ FULL = Scale(
     name="full",
     jobs=_by_name(_MLP_20K, _CNN_20K, _MLP_60K, _DIGITS, _TRUE_GAP),
     factors=tuple(2.0**power for power in range(-3, 4)),
-    probe_s=30.0,
+    probe_s=60.0,
 )
 _SHORT: dict[str, Any] = {"eval_samples": 1_000, "seeds": 2, "tuning_seeds": 1, "reference_accuracy": None}
 # Fewer images, and large batches lowered alike, so that the large batch takes about as many steps as in the whole job.

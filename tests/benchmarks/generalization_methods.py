@@ -14,7 +14,7 @@ from tula_core.mitigations.batches.hooks import seesaw_stages
 from tula_core.mitigations.method import Setting
 from tula_core.workloads import WORKLOADS
 
-SMALL, LARGE, CONTROL = "small", "large", "control"
+SMALL, LARGE, CONTROL, CHOSEN = "small", "large", "control", "chosen"
 TUNED, GIVEN = "tuned", "given"
 
 
@@ -25,7 +25,8 @@ class Row:
     Attributes
     ----------
     batch
-        ``small``, ``large``, or ``control``: the fixed batch that takes as many steps as the row ``control_of`` took.
+        ``small``, ``large``, ``chosen`` with the methods, or ``control``: the fixed batch that takes as many steps as
+        the row ``control_of`` took.
     names
         Methods; None for those that ``mitigation: auto`` chooses, see `tests.benchmarks.generalization_choice`.
     options
@@ -61,7 +62,8 @@ _ROWS = (
         names=("growth",),
         options={"growth": {"until": 0.6, "factor": 2.0}},
     ),
-    Row(name="auto", title="auto", batch=LARGE, names=None, rate=GIVEN),
+    Row(name="auto-large", title="auto at the large batch", batch=LARGE, names=None, rate=GIVEN),
+    Row(name="auto", title="auto, batch and methods", batch=CHOSEN, names=None, rate=GIVEN),
     Row(
         name="growth-control",
         title="fixed batch, steps as growing batch",

@@ -12,9 +12,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from tests.benchmarks.generalization_choice import Chooser
+from tests.benchmarks.generalization_choice import Choice, Chooser
 from tests.benchmarks.generalization_jobs import FINAL, TUNE, BenchJob, Scale, sizes
 from tests.benchmarks.generalization_methods import (
+    CHOSEN,
     CONTROL,
     GIVEN,
     REFERENCE,
@@ -86,21 +87,26 @@ class Study:
             for number in range(bench.tuning_seeds)
         ]  # fmt: skip
 
-    def unchosen(self) -> list[tuple[BenchJob, float]]:
-        """Return the jobs whose ``auto`` can choose now and has not yet, each with the small batch's rate."""
-        asked = [(bench, self.rate(bench, row)) for bench in self.benches for row in self.rows if row.names is None]
-        return [(bench, rate) for bench, rate in asked if rate is not None and self._choose(bench, rate) is None]
+    def unchosen(self) -> list[tuple[BenchJob, float, Row]]:
+        """Return the jobs and rows that can choose now and have not yet, each with the small batch's rate."""
+        rows = [row for row in self.rows if row.names is None]
+        asked = [(bench, self.rate(bench, row), row) for bench in self.benches for row in rows]
+        return [
+            (bench, rate, row)
+            for bench, rate, row in asked
+            if rate is not None and self._choose(bench, rate, row) is None
+        ]
 
     def final_requests(self, bench: BenchJob, row: Row) -> list[Request]:
         """Return the runs that are reported, none while their batch, rate or methods are not known."""
         batch, rate = self.batch(bench, row), self.rate(bench, row)
         if batch is None or rate is None:
             return []
-        names = self._choose(bench, rate) if row.names is None else row.names
-        if names is None:
+        chosen = self._choose(bench, rate, row) if row.names is None else Choice(batch=batch, methods=row.names)
+        if chosen is None:
             return []
         return [
-            Request(self.scale, bench, row, FINAL, methods=names, batch=batch, rate=rate, seed=seed)
+            Request(self.scale, bench, row, FINAL, methods=chosen.methods, batch=batch, rate=rate, seed=seed)
             for seed in range(self.seeds(bench))
         ]
 
@@ -116,7 +122,11 @@ class Study:
         return [float(f"{middle * factor:.4g}") for factor in self.scale.factors]
 
     def batch(self, bench: BenchJob, row: Row) -> int | None:
-        """Return a row's batch; None while the row whose steps it takes is not done, or where that one diverged."""
+        """Return a row's batch; None while it is not chosen, or the row whose steps it takes not done or diverged."""
+        if row.batch == CHOSEN:
+            rate = self._chosen_rate(bench, ROWS[REFERENCE])
+            chosen = None if rate is None else self._choose(bench, rate, row)
+            return None if chosen is None else chosen.batch
         if row.batch != CONTROL:
             return bench.small_batch if row.batch == SMALL else bench.large_batch
         assert row.control_of is not None
@@ -128,7 +138,9 @@ class Study:
 
     def rate(self, bench: BenchJob, row: Row) -> float | None:
         """Return the learning rate of a row's reported runs; None while it is not known."""
-        source = ROWS[REFERENCE] if row.rate == GIVEN else row
+        return self._chosen_rate(bench, ROWS[REFERENCE] if row.rate == GIVEN else row)
+
+    def _chosen_rate(self, bench: BenchJob, source: Row) -> float | None:
         batch = self.batch(bench, source)
         if batch is None:
             return None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.generalization_choice import Choices, Weighed, asked_job, choose, weigh
+from tests.benchmarks.generalization_choice import Choice, Choices, Weighed, asked_job, batches, choose, weigh
 from tests.benchmarks.generalization_jobs import FULL, QUICK
 from tests.benchmarks.generalization_methods import ROWS
 from tests.benchmarks.generalization_store import Store
@@ -33,23 +33,42 @@ def weighed(name: str, time_s: float, chance: float | None) -> Weighed:
 
 def test_the_fastest_of_those_that_are_sure_enough_is_chosen_else_the_surest() -> None:
     packages = [weighed("linear-lr", 1.0, 0.3), weighed("growth", 3.0, 0.9), weighed("seesaw", 4.0, 0.95)]
-    assert choose(packages, 0.8, "sgd").names == ("growth",)
-    assert choose(packages, 0.99, "sgd").names == ("seesaw",)
-    assert choose(packages, 0.2, "sgd").names == ("linear-lr",)
+    assert choose(packages, 0.8, "sgd").choice.methods == ("growth",)
+    assert choose(packages, 0.99, "sgd").choice.methods == ("seesaw",)
+    assert choose(packages, 0.2, "sgd").choice == Choice(batch=512, methods=("linear-lr",))
 
 
 def test_where_the_probe_says_nothing_of_accuracy_what_a_plan_offers_then_is_taken() -> None:
     blind = [weighed("linear-lr", 1.0, None), weighed("growth", 3.0, None)]
-    assert choose(blind, 0.8, "sgd").names == ("growth",) and str(blind[0]) == "linear-lr: accuracy unknown"
+    assert choose(blind, 0.8, "sgd").choice.methods == ("growth",)
+    assert str(blind[0]) == "batch 512 with linear-lr: accuracy unknown"
 
 
 def test_every_package_is_weighed_at_the_large_batch_by_the_planners_own_forecast() -> None:
-    found = weigh(make_job(target=None), make_profile(), 1024)
-    assert tuple(item.names for item in found) == Packages.auto("sgd").large
-    growth = next(item for item in found if item.names == ("growth",))
+    found = weigh(make_job(target=None), make_profile(), [1024])
+    assert tuple(item.choice.methods for item in found) == Packages.auto("sgd").large
+    growth = next(item for item in found if item.choice.methods == ("growth",))
     assert growth.row.candidate.stages is not None and growth.row.candidate.global_batch == 1024
     chances = [item.chance or 0.0 for item in found]
     assert growth.chance == max(chances) and all(0.0 <= chance <= 1.0 for chance in chances)
+
+
+def test_auto_may_take_any_batch_up_to_the_large_one_that_takes_few_enough_steps() -> None:
+    job, profile = make_job(target=None), make_profile()
+    small = job.recipe.batch_size
+    found = weigh(job, profile, [2 * small, 4 * small, 32 * small])
+    steps = job.recipe.epochs * -(-profile.facts.train_samples // small)
+    taken = {item.choice for item in found}
+    assert all((item.row["steps"].value or 0.0) <= 0.4 * steps for item in found)
+    assert Choice(batch=4 * small, methods=("linear-lr", "warmup")) in taken
+    assert Choice(batch=32 * small, methods=("growth",)) in taken
+    assert Choice(batch=2 * small, methods=("linear-lr", "warmup")) not in taken  # half the steps
+    assert Choice(batch=4 * small, methods=("growth",)) not in taken
+
+
+def test_auto_may_take_the_batch_of_just_as_many_steps_as_are_allowed() -> None:
+    assert batches(FULL.jobs["mlp-20k"], ROWS["auto"]) == [64, 80, 128, 256, 512, 1024, 2048]
+    assert batches(FULL.jobs["mlp-20k"], ROWS["auto-large"]) == [2048]
 
 
 def test_the_probe_looks_at_the_validation_split_with_the_small_batchs_rate() -> None:
@@ -74,9 +93,9 @@ def test_probe_and_choice_are_made_once_and_kept(monkeypatch: pytest.MonkeyPatch
     for request in study.missing():
         result = {"accuracy": 0.9, "train_accuracy": None, "steps": 60, "samples": 9, "seconds": 1.0, "reductions": 0}
         store.add(request, result)
-    ((bench, rate),) = study.unchosen()
-    choices.make(bench, rate)
+    ((bench, rate, row),) = study.unchosen()
+    choices.make(bench, rate, row)
     assert study.unchosen() == [] and probed == ["quick.digits.tune"]
     assert any(request.row.name == "auto" for request in study.missing())
-    assert Choices(QUICK, tmp_path / "r.auto").known(bench, rate) == choices.known(bench, rate)
-    assert choices.line(bench, rate).startswith("digits: ")
+    assert Choices(QUICK, tmp_path / "r.auto").known(bench, rate, row) == choices.known(bench, rate, row)
+    assert choices.line(bench, rate, row).startswith("digits, auto: batch ")

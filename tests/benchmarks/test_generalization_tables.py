@@ -8,6 +8,7 @@ import pytest
 
 from tests.benchmarks import generalization
 from tests.benchmarks.generalization_bars import bars, reference_lines
+from tests.benchmarks.generalization_choice import Choice
 from tests.benchmarks.generalization_jobs import FINAL, QUICK, TUNE, BenchJob, workload
 from tests.benchmarks.generalization_methods import ROWS, Row, chosen_rows
 from tests.benchmarks.generalization_report import as_csv, gap_lines, job_table
@@ -23,8 +24,8 @@ DIGITS = QUICK.jobs["digits"]
 Accuracy = Callable[[Request], float | None]
 
 
-def by_the_rule(bench: BenchJob, rate: float) -> tuple[str, ...]:
-    return ("linear-lr", "warmup")
+def by_the_rule(bench: BenchJob, rate: float, row: Row) -> Choice:
+    return Choice(batch=bench.large_batch, methods=("linear-lr", "warmup"))
 
 
 def made(path: Path, rows: list[Row], accuracy: Accuracy, steps: float = 60, bench: BenchJob = DIGITS) -> Study:
@@ -193,9 +194,10 @@ def test_what_is_printed_holds_every_part(
     assert generalization.main(["--quick", "--jobs", "digits", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     heads = [line for line in printed.splitlines() if line.startswith("#")]
-    assert "- digits: " in printed and "kept with a chance of" in printed
+    assert "- digits, auto: batch " in printed and "- digits, auto-large: batch 160 " in printed
+    assert "kept with a chance of" in printed
     assert len(heads) == 6 and "short setting" in printed and out.with_suffix(".md").read_text() in printed
-    assert printed.count("| auto |") == 3 and "there is no gap to close" in printed
+    assert printed.count("| auto, batch and methods |") == 3 and "there is no gap to close" in printed
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -149,3 +149,15 @@ def test_moments_are_those_of_the_single_gradients_however_a_step_is_split(
     error = read.std(axis=0) / np.sqrt(len(read))
     assert (np.abs(read.mean(axis=0) - [square, trace]) < 4 * error).all()
     assert error[1] < 0.1 * trace
+
+
+def test_measurements_become_rarer_once_there_are_some(tmp_path: Path) -> None:
+    context = WorkerContext({"nodes": 1, "processes_per_node": 1, "rendezvous": ""}, tmp_path)
+    made = workload()
+    meter = StepMoments(assemble(made, made.recipe, context, seed=0), every=3)
+    layout = Layout(processes=1, local_batch=4, accumulation=1)
+    stream = BatchStream(made.train_set(), samples=4, layout=layout, rank=0, seed=0)
+    steps = list(itertools.islice(stream.from_samples(0), 43))
+    measured = [number for number, step in enumerate(steps) if meter.next(step) is not None]
+    context.close()
+    assert measured == [*range(0, 30, 3), 30, 36, 42]

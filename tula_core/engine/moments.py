@@ -31,6 +31,9 @@ from tula_core.mitigations.normalization.statistics import frozen_statistics
 MEASURE_EVERY = 10
 """Steps from one measurement to the next; each costs a pass over the gradient and one scalar all-reduce."""
 
+SETTLED_AFTER = 10
+"""Measurements after which every second one is left out: the noise scale then changes slowly beside a step."""
+
 _PARTS = 4
 # Of a step that is one micro-batch: a quarter costs half as much as a half does, and its noise stands out more.
 
@@ -65,7 +68,7 @@ class StepMoments:
     trainee
         Assembled.
     every
-        Steps from one measurement to the next, the first step included.
+        Steps from one measurement to the next, the first step included; twice as many from the tenth on.
 
     Attributes
     ----------
@@ -90,7 +93,8 @@ class StepMoments:
 
     def next(self, step: Step) -> "StepMoments | None":
         """Return this meter where the coming step is measured; steps whose shares differ are not."""
-        due = self._count % self._every == 0
+        settled = self._count >= SETTLED_AFTER * self._every
+        due = self._count % (2 * self._every if settled else self._every) == 0
         self._count += 1
         equal = step.global_samples == self._trainee.context.processes * sum(step.sizes)
         self.measuring = due and equal  # shares are equal on all processes or on none

@@ -20,6 +20,12 @@ bounds; what is robust is the order. On validation splits, at the small batch's 
   its lower rate alone, (B/B0)^(1/2), would cost. Taken: 1.5 less of ln B_crit, and half the power of the rate.
 - ``lars``: with its rate tuned 0.0, 1.2, 0.0 and -0.2; with the small batch's own rate, which ``auto`` has, 3 to 5. A
   tuned Nesterov rate reaches the same (Nado et al. 2021, arXiv 2102.06356). Taken: 1.5 less of ln B_crit, widely.
+- ``schedule-free`` with the square-root rule (the linear one in brackets), validation splits, two to four seeds: the
+  perceptron at 4, 16 and 64 times a batch of 32 gave 87.8 (88.1), 87.5 (87.1) and 83.0, the convolutions at 2.5, 4, 8
+  and 32 times 64 gave 87.5, (87.4), 84.4 and 73.8, digits at 4 and 16 times 32 gave 98.4 (98.3) and 98.0 beside 98.7.
+  That is the law's work times exp of 0.2, -0.1 and at most 1.5, -0.6, -0.8 and 0.3, without the steps that growth
+  takes at small batches. At 64 times the linear rule's rate had to be halved three times. Taken: as the law says,
+  which undoes what ``sqrt-lr`` costs, with 0.5.
 - ``lamb``: with its rate tuned -0.1, 3.4, 0.0 and 1.4. Taken as LARS.
 - ``growth``: the law summed over its stages missed by 0.3 and 0.9 with the small batch's rate, by -0.3, -0.6 and less
   where the rate was tuned. Taken: as the law says, with 0.5. Its rate never rises, so that no run is lost to it.
@@ -34,8 +40,11 @@ from tula_core.records import MitigationEffect
 _GROWING = MitigationEffect(log_work_sd=0.5, rate_power=0.0)
 _LAYERWISE = MitigationEffect(log_critical=-1.5, log_critical_sd=1.0, log_work_sd=0.5, rate_power=0.5)
 
+_SQRT_CRITICAL = -1.5
+
 EFFECTS = {
-    "sqrt-lr": MitigationEffect(log_critical=-1.5, log_critical_sd=1.0, rate_power=0.5),
+    "sqrt-lr": MitigationEffect(log_critical=_SQRT_CRITICAL, log_critical_sd=1.0, rate_power=0.5),
+    "schedule-free": MitigationEffect(log_critical=-_SQRT_CRITICAL, log_work_sd=0.5),
     "lars": _LAYERWISE,
     "lamb": _LAYERWISE,
     "growth": _GROWING,

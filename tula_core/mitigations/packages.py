@@ -15,7 +15,13 @@ from dataclasses import dataclass
 
 Names = tuple[str, ...]
 
-_SGD: tuple[Names, ...] = (("linear-lr", "warmup"), ("growth",), ("sqrt-lr", "warmup"), ("lars",))
+_SGD: tuple[Names, ...] = (
+    ("linear-lr", "warmup"),
+    ("growth",),
+    ("schedule-free", "sqrt-lr"),
+    ("sqrt-lr", "warmup"),
+    ("lars",),
+)
 _ADAM: tuple[Names, ...] = (("sqrt-lr", "warmup"), ("growth",), ("lamb", "sqrt-lr", "warmup"), ("seesaw",))
 
 

@@ -237,6 +237,7 @@ MITIGATIONS: Registry[MitigationCard] = Registry(
             source="Defazio et al. 2024, arXiv 2405.15682",
             place="optimizer",
             entry="tula_core.mitigations.optimizers.schedule_free:ScheduleFree",
+            effect=EFFECTS["schedule-free"],
             options={
                 "rate_factor": Bounds(default=10.0, low=1e-3, high=1e3, meaning="rate over the planned one"),
                 "warmup_share": Bounds(default=0.05, low=0.0, high=0.5, meaning="share of the run that warms up"),

