@@ -82,10 +82,10 @@ def test_a_costly_method_lengthens_the_step_and_widens_it(processes: int) -> Non
 @pytest.mark.parametrize(
     ("optimizer", "mitigation", "said"),
     [
-        ("sgd", "lamb", "With lamb the recipe's optimizer, sgd, is not used: what trains is LAMB, of Adam's family"),
-        ("adamw", "lamb", "With lamb the recipe's optimizer, adamw, is not used: what trains is LAMB"),
-        ("sgd", "lars", "With lars the recipe's optimizer, sgd, is not used: what trains is LARS"),
-        ("sgd", "schedule-free", "what trains is schedule-free SGD: the rate is held, and the recipe's schedule is"),
+        ("sgd", "lamb", "With lamb the recipe's optimizer, sgd, is not used; what trains is LAMB, of Adam's family"),
+        ("adamw", "lamb", "With lamb the recipe's optimizer, adamw, is not used; what trains is LAMB"),
+        ("sgd", "lars", "With lars the recipe's optimizer, sgd, is not used; what trains is LARS"),
+        ("sgd", "schedule-free", "what trains is schedule-free SGD, which holds the rate and does without the"),
         ("adam", "schedule-free", "what trains is schedule-free AdamW"),
     ],
 )

@@ -120,12 +120,12 @@ def _stages(rows: Sequence[Row]) -> Iterator[str]:
 
 _BROUGHT = {
     ("lars", "sgd"): "LARS, with the recipe's momentum and decay",
-    ("lamb", "sgd"): "LAMB, of Adam's family: the recipe's momentum has no meaning there",
+    ("lamb", "sgd"): "LAMB, of Adam's family, where the recipe's momentum has no meaning",
     ("lamb", "adam"): "LAMB, with the recipe's decay",
     ("lamb", "adamw"): "LAMB, with the recipe's decay",
-    ("schedule-free", "sgd"): "schedule-free SGD: the rate is held, and the recipe's schedule is not used",
-    ("schedule-free", "adam"): "schedule-free AdamW: the rate is held, and the recipe's schedule is not used",
-    ("schedule-free", "adamw"): "schedule-free AdamW: the rate is held, and the recipe's schedule is not used",
+    ("schedule-free", "sgd"): "schedule-free SGD, which holds the rate and does without the recipe's schedule",
+    ("schedule-free", "adam"): "schedule-free AdamW, which holds the rate and does without the recipe's schedule",
+    ("schedule-free", "adamw"): "schedule-free AdamW, which holds the rate and does without the recipe's schedule",
 }
 """What trains where a method brings an optimizer of its own, by the method and the recipe's optimizer."""
 
@@ -138,7 +138,7 @@ def _optimizers(rows: Sequence[Row], job: Job) -> Iterator[str]:
         rate = f"the recipe's rate of {job.recipe.learning_rate:g}" + ("" if factor == 1.0 else f" times {factor:g}")
         stated = ", which was stated for another family of optimizers" if (name, own) == ("lamb", "sgd") else ""
         yield (
-            f"With {name} the recipe's optimizer, {own}, is not used: what trains is {_BROUGHT[name, own]}. Its rate "
+            f"With {name} the recipe's optimizer, {own}, is not used; what trains is {_BROUGHT[name, own]}. Its rate "
             f"is {rate}{stated}."
         )
 

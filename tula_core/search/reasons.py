@@ -13,6 +13,8 @@ from tula_core.search.constraints import Judged
 from tula_core.search.knee import LEAST_SAVING
 from tula_core.search.objective import Decision
 
+_SAME = 5e-4  # a share that would be shown as 0.0 %
+
 
 def explain(judged: Sequence[Judged], decision: Decision, job: Job, hardware: Hardware) -> str:
     """Return the reason: why this row, how surely it keeps the limits, what the next best would cost or save.
@@ -144,6 +146,8 @@ def _neighbour(rows: Sequence[Row], decision: Decision, job: Job) -> str:
 
 def change(added: float, decision: Decision) -> str:
     """Return what a faster row takes more of, or saves too where the choice was preferred for being surer."""
+    if abs(added) < _SAME:
+        return f"at the same {_axis(decision)}"
     if added >= 0:
         return f"for {words.percent(added)} more {_axis(decision)}"
     return f"and {words.percent(-added)} of the {_axis(decision)}"
