@@ -20,6 +20,7 @@ from typing import Literal
 from flows import units
 from tula_core.errors import TulaError
 from tula_core.home import tula_home
+from tula_core.tracking.keys import ROLE
 
 ANSWER_S = 5.0
 LEAST_FREE_BYTES = 2**30
@@ -40,6 +41,13 @@ value = torch.ones(1, device="cuda" if sys.argv[1] == "nccl" else "cpu")
 dist.all_reduce(value)
 dist.destroy_process_group()
 print(int(value.item()))
+"""
+
+# MLflow has a run for each stage of a job below the job's own, for each predictor, and perhaps those of others.
+_RUNS = """
+select coalesce(sum(tags.value = 'job'), 0), count(*) from runs
+left join tags on tags.run_uuid = runs.run_uuid and tags.key = ?
+where runs.lifecycle_stage = 'active'
 """
 
 
@@ -124,12 +132,15 @@ def _check_database(path: str, uri: str | None) -> Check:
         return Check(name="MLflow", status="ok", found=f"{path}, made at the first run")
     try:
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=ANSWER_S) as database:
-            count = database.execute("select count(*) from runs").fetchone()[0]
+            jobs, entries = database.execute(_RUNS, (ROLE,)).fetchone()
         database.close()
     except sqlite3.Error as error:
         remedy = f"Move {path} away; a new one is made at the next run and the spool is sent again."
         return Check(name="MLflow", status="fail", found=f"{path}: {error}", remedy=remedy)
-    return Check(name="MLflow", status="ok", found=f"{path}, {count} runs")
+    found = (
+        f"{path}, {jobs} run{'s' * (jobs != 1)} of jobs (MLflow counts {entries}, with stages, predictors and others)"
+    )
+    return Check(name="MLflow", status="ok", found=found)
 
 
 def check_prefect(url: str | None) -> Check:

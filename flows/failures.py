@@ -15,7 +15,7 @@ from typing import ParamSpec
 
 import typer
 
-from flows.signals import stop_on_signals
+from flows.signals import stop_on_signals, stop_received
 from tula_core.errors import StoppedError, TulaError
 from tula_core.home import state_folder
 
@@ -43,9 +43,14 @@ def verb(function: Callable[P, None]) -> Callable[P, None]:
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except BaseException as error:
-            raise typer.Exit(report(error)) from None
+            raise typer.Exit(report(_ending(error))) from None
 
     return wrapped
+
+
+def _ending(error: BaseException) -> BaseException:
+    """Return what ended a verb: an error that was raised on purpose, else a signal before it, else the error."""
+    return error if meant_error(error) is not None else stop_received() or error
 
 
 def silence_stdout() -> None:

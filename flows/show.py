@@ -59,7 +59,7 @@ def print_plan(console: Console, plan: Plan, rows: Iterable[int]) -> None:
     console.print(Text(title, style="bold"))
     console.print(forecast_table(plan, shown))
     console.print(Text(_legend(plan, shown)))
-    console.print(Text("Second lines are 90 % intervals. All rows, by number from 0, are in the plan's file."))
+    console.print(Text(_reading(plan)))
     for index in shown:
         if not plan.table[index].feasible:
             console.print(Text(f"row {index} is infeasible: {plan.table[index].infeasible_because}"))
@@ -78,6 +78,17 @@ def print_plan(console: Console, plan: Plan, rows: Iterable[int]) -> None:
         console.print(Text("Assumed:"))
     for assumption in plan.assumptions:
         console.print(Text(f"- {assumption}"), style="dim")
+
+
+def _reading(plan: Plan) -> str:
+    """Return how the table is read: which value of a distribution stands in it, and where the other rows are."""
+    cluster = plan.job.cluster
+    on_spot = cluster.price_per_node_hour is None and cluster.spot_interruptions_per_hour
+    means = "; cost and node time of spot nodes are means" if on_spot else ""
+    return (
+        f"First lines are the likely values (medians{means}), second lines 90 % intervals. All rows, by number from 0, "
+        "are in the plan's file."
+    )
 
 
 def _probe(plan: Plan) -> str:

@@ -12,19 +12,32 @@ from tula_core.errors import StoppedError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _installed = False
+_received: StoppedError | None = None
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise StoppedError(f"stopped by {signal.Signals(number).name}.", number)
+    global _received
+    _received = StoppedError(f"stopped by {signal.Signals(number).name}.", number)
+    raise _received
+
+
+def stop_received() -> StoppedError | None:
+    """Return the latest stop by a signal since the outermost `stop_on_signals` was entered, None where there was none.
+
+    What was interrupted may fail in another way while it is put away, and then that is not what ended the program.
+    """
+    return _received
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
     """Raise `StoppedError` for each SIGINT and SIGTERM inside; outside the main thread this does nothing."""
-    global _installed
+    global _installed, _received
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    if not _installed:
+        _received = None
     before = {number: signal.signal(number, _stop) for number in _SIGNALS}
     outer, _installed = _installed, True
     try:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.failures import meant_error
 from flows.output import check_out, plan_path, write_out
+from flows.signals import stop_received
 from tula_core.errors import InfeasibleError, InputError, RunError, StoppedError
 
 if TYPE_CHECKING:
@@ -46,9 +48,10 @@ def run(job: JobText, overrides: Overrides = None, resume: Resume = False, out: 
     from tula_core.records import Outcome, from_json
 
     if configure():
-        from flows.watchdog import guard
+        from flows.watchdog import guard, start_servers_apart
 
         guard()
+        start_servers_apart()
     with Screen(plan_file=out) as screen, watching(screen):
         screen.say("Starting Prefect")
         from flows.optimize import optimize
@@ -177,8 +180,9 @@ def _resumable(command: Callable[[], str]) -> Iterator[None]:
     """Say how to go on when a signal ends what is inside."""
     try:
         yield
-    except StoppedError:
-        typer.echo(f"Go on with: {command()}", err=True)
+    except BaseException as error:
+        if isinstance(meant_error(error) or stop_received(), StoppedError):
+            typer.echo(f"Go on with: {command()}", err=True)
         raise
 
 

@@ -6,10 +6,12 @@ this process. It then ends what carries this process's mark in its environment a
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 import time
+import types
 
 import psutil
 
@@ -34,6 +36,18 @@ def guard() -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
     _guards.append(guard_process)  # keeps the pipe open
+
+
+def start_servers_apart() -> None:
+    """Let Prefect start its server in a session of its own, where no signal to this process's group reaches it.
+
+    A terminal's Ctrl-C and the end of a batch job go to the whole group. The server would be gone before the run that
+    is stopped has told it how it ended, and all that then showed were failed connections.
+    """
+    from prefect.server.api import server
+
+    apart = functools.partial(subprocess.Popen, start_new_session=True)
+    vars(server)["subprocess"] = types.SimpleNamespace(**{**vars(subprocess), "Popen": apart})
 
 
 def end_marked(mark: str) -> list[int]:

@@ -148,7 +148,7 @@ class Target(Part):
     """Stop when the evaluation metric reaches ``value``."""
 
     metric: str = "accuracy"
-    value: float = Field(allow_inf_nan=False)
+    value: float = Field(allow_inf_nan=False, description="what the metric has to reach, 0.9 for example")
 
 
 _MOST_RATE = 1e9  # TFLOP/s or GB/s; far above any device, and far from what overflows
@@ -211,12 +211,18 @@ class NodeType(Part):
     taken as that of the measured machine.
     """
 
-    name: str = Field(min_length=1, max_length=60)
+    name: str = Field(min_length=1, max_length=60, description="a name for the node type, a100-node for example")
     nodes: Count = 1
     processes_per_node: Count = 1
-    device_memory: Size
-    device_tflops: Rates
-    device_memory_gbps: Annotated[float, Field(gt=0, le=_MOST_RATE)]
+    device_memory: Size = Field(description="the memory of one device, 80GiB for example")
+    device_tflops: Rates = Field(
+        description="the peak TFLOP/s of one device by its data sheet, 312 or {fp32: 19.5, bf16: 312} for example"
+    )
+    device_memory_gbps: float = Field(
+        gt=0,
+        le=_MOST_RATE,
+        description="the memory bandwidth of one device in GB/s by its data sheet, 2039 for example",
+    )
     link_gbps: Positive | None = None
     inside_link_gbps: Positive | None = None
     price_per_node_hour: Positive | None = None
@@ -234,9 +240,9 @@ class NodeType(Part):
 class Constraints(Part):
     """Limits that hold all at once. ``memory`` is bytes per process, ``deadline`` seconds.
 
-    ``confidence`` is the chance with which deadline, budget and least accuracy have to be kept: at 0.5 the forecast's
-    value has to keep them, and above 0.99 no 90 % interval can tell. By default one such plan in five may miss.
-    ``begin_alone`` admits only runs that begin on one process and take more as their batch grows.
+    ``confidence`` is the chance with which deadline, budget and least accuracy have to be kept and a target reached:
+    at 0.5 the forecast's value has to, and above 0.99 no 90 % interval can tell. By default one such plan in five may
+    miss. ``begin_alone`` admits only runs that begin on one process and take more as their batch grows.
     """
 
     deadline: Duration | None = None

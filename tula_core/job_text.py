@@ -86,21 +86,33 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
     field = ".".join(path)
     if fault["type"] == "extra_forbidden":
         return f"{field}: unknown key. {nearest(path[-1], _known_keys(model, path[:-1]))}"
+    info = _part(model, path[:-1]).model_fields.get(path[-1]) if path else None
+    if fault["type"] == "missing":
+        return f"{field}: missing. Give {(info and info.description) or 'it a value'}."
+    if fault["type"] in ("model_type", "model_attributes_type"):
+        keys = ", ".join(_known_keys(model, path))
+        return f"{field}: found {_short.repr(fault['input'])}, keys and values are needed. Write some of {keys}."
     message = str(fault["msg"]).removeprefix("Value error, ")
     if not path:
         return f"{message}."
     if fault["type"] == "value_error" and re.match(r"\w+: ", message):  # of a whole part: it names field and remedy
         return f"{field}.{message}."
     message = message[:1].lower() + message[1:]
-    return f"{field}: {message}, got {_short.repr(fault['input'])}. Mend this field or leave it out for the default."
+    default = "" if info is not None and info.is_required() else " or leave it out for the default"
+    return f"{field}: {message}, got {_short.repr(fault['input'])}. Mend this field{default}."
 
 
 def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
-    here: Any = model
+    return list(_part(model, path).model_fields)
+
+
+def _part(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
+    """Return the part of a job that a path leads to."""
+    here = model
     for part in path:
         if part.isdigit():  # a place in a list
             continue
-        field = here.model_fields.get(part)
-        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field is not None else []
+        info = here.model_fields.get(part)
+        kinds = [info.annotation, *getattr(info.annotation, "__args__", ())] if info is not None else []
         here = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
-    return list(here.model_fields)
+    return here

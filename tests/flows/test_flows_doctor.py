@@ -73,10 +73,14 @@ def test_a_clock_that_is_wrong_is_seen(server: str, monkeypatch: pytest.MonkeyPa
 def test_the_tracking_database(home: Path) -> None:
     assert "made at the first run" in doctor.check_mlflow(None).found
     with sqlite3.connect(home / "mlflow.db") as database:
-        database.execute("create table runs (id text)")
-        database.execute("insert into runs values ('a')")
+        database.execute("create table runs (run_uuid text, lifecycle_stage text)")
+        database.execute("create table tags (key text, value text, run_uuid text)")
+        for run, role in (("a", "job"), ("b", "profile"), ("c", "search"), ("d", "train"), ("e", None), ("f", "job")):
+            database.execute("insert into runs values (?, ?)", (run, "deleted" if run == "f" else "active"))
+            if role is not None:
+                database.execute("insert into tags values ('tula.role', ?, ?)", (role, run))
     database.close()
-    assert "1 runs" in doctor.check_mlflow(None).found
+    assert "mlflow.db, 1 run of jobs (MLflow counts 5, with stages" in doctor.check_mlflow(None).found
     (home / "mlflow.db").write_bytes(b"not a database at all, but long enough to be read as one" * 10)
     assert doctor.check_mlflow(None).status == "fail"
 

@@ -5,13 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows import units
-from tula_core.records import Interval
+from tula_core.records import Interval, figures
 
 
 def test_examples_in_the_docs() -> None:
-    result = doctest.testmod(units)
-    assert result.attempted >= 3
-    assert result.failed == 0
+    for module, examples in ((units, 2), (figures, 5)):
+        result = doctest.testmod(module)
+        assert result.attempted >= examples
+        assert result.failed == 0
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -16,14 +17,14 @@ from tests.factories import make_profile
 from tula_core import profiling
 from tula_core.engine.context import WorkerContext
 from tula_core.errors import InputError
-from tula_core.job import Job, Recipe
+from tula_core.job import Job, Probe, Recipe
 from tula_core.models.assumptions import assumptions
 from tula_core.models.step.communication import fit_links
 from tula_core.profiling import learning_rate, measure
 from tula_core.profiling.collector import Collector
 from tula_core.profiling.describe import _note_of_rate
 from tula_core.profiling.learning_rate import measure_rate, settle_rate
-from tula_core.profiling.rate_rules import shares_of_runs
+from tula_core.profiling.rate_rules import least_test_s, runs_of, shares_of_runs
 from tula_core.profiling.rig import Rig
 from tula_core.progress import silent
 from tula_core.records import LearningRateTest, Profile, from_json, to_json
@@ -46,13 +47,14 @@ def rig_of(tmp_path, kept_signals):
     made, threads = [], torch.get_num_threads()
     torch.set_num_threads(1)  # as a worker's launcher does
 
-    def make(workload, **recipe):
+    def make(workload, seconds=1e6, own=None, **recipe):
         job = Job(workload=workload, recipe={"range_test": True, **recipe})
         loaded = load_workload(job)
         context = WorkerContext({"nodes": 1, "processes_per_node": 1, "rendezvous": ""}, tmp_path)
         made.append(context)
-        task = {"job": job.resolved(loaded.recipe, loaded.target).to_dict(), "seconds": 1e6}
-        return Rig(context, task | {"launched_at_s": time.time(), "share": 1.0, "later_starts": 0})
+        task = {"job": job.resolved(loaded.recipe, loaded.target).to_dict(), "seconds": seconds}
+        share = {"share": 1.0, "later_starts": 0} if own is None else {"share": own / seconds, "later_starts": 1}
+        return Rig(context, task | {"launched_at_s": time.time(), **share})
 
     yield make
     for context in made:
@@ -140,14 +142,62 @@ def test_a_step_slower_than_was_thought_makes_the_runs_shorter(rig_of, monkeypat
 
     monkeypatch.setattr(learning_rate, "run_step", slow)
     found = short_test(rig_of("profiling_workloads:tiny"), steps=128)
-    assert found.steps == 32 and found.trials
+    assert found.steps == 16 and found.seeds == 3 and found.trials  # what the first run took is gone
 
 
-def test_a_test_that_has_no_time_is_refused_with_what_it_needs(rig_of):
-    found = short_test(rig_of("profiling_workloads:tiny"), steps=4)
+def two_seeds_s(steps):
+    """The seconds that a test with two seeds and runs of ``steps`` steps of 32 samples is planned for."""
+    return 14 * SLOW_S * (steps + 128 / 32)
+
+
+def test_a_test_with_little_time_takes_fewer_seeds_and_rates_before_it_is_refused(rig_of):
+    rig = rig_of("profiling_workloads:tiny", seconds=1.3 * two_seeds_s(16))
+    found = measure_rate(rig, [SimpleNamespace(local_batch=32, estimate_s=SLOW_S)], 1.3 * two_seeds_s(16))
+    assert found.seeds == 2 and found.steps == 16 and found.trials
+
+
+def test_time_that_was_kept_for_later_workers_is_taken_before_a_test_is_refused(rig_of):
+    rig = rig_of("profiling_workloads:tiny", seconds=2.2 * two_seeds_s(16), own=0.5 * two_seeds_s(16))
+    found = measure_rate(rig, [SimpleNamespace(local_batch=32, estimate_s=SLOW_S)], 0.4 * rig.left_s())
+    assert found.seeds == 2 and found.steps == 16 and found.trials
+
+
+def test_a_test_that_has_no_time_is_refused_and_what_it_advises_is_enough(rig_of):
+    run = SimpleNamespace(local_batch=32, estimate_s=SLOW_S)
+    rig = rig_of("profiling_workloads:tiny", seconds=60.0)
+    found = measure_rate(rig, [run], 0.4 * rig.left_s())
     assert not found.found and found.used == 0.1 and not found.trials
-    assert "its runs would have 8 steps, and 16 are the fewest that tell" in found.refused
-    assert "Give probe.seconds 2 times as much" in found.refused
+    assert "its runs would have 0 steps, and 16 are the fewest that tell" in found.refused
+    advised = float(re.search(r"Give probe\.seconds (\d+) or more$", found.refused).group(1))
+    assert advised < 3 * two_seeds_s(16)
+    followed = rig_of("profiling_workloads:tiny", seconds=advised)
+    assert measure_rate(followed, [run], 0.4 * followed.left_s()).trials
+
+
+def test_advice_of_a_test_whose_first_run_was_slow_is_by_what_it_took(rig_of, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(learning_rate, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    own, run = learning_rate.run_step, SimpleNamespace(local_batch=32, estimate_s=1.0)
+
+    def slow(*arguments):
+        clock.now += 5.0
+        return own(*arguments)
+
+    monkeypatch.setattr(learning_rate, "run_step", slow)
+
+    def tested(seconds):
+        rig = rig_of("profiling_workloads:tiny", seconds=seconds)
+        begun = rig.left_s()
+        monkeypatch.setattr(rig, "left_s", lambda: begun - clock.now)
+        monkeypatch.setattr(rig, "most_left_s", lambda: begun - clock.now)
+        clock.now, rig.job = 0.0, rig.job.model_copy(update={"probe": Probe(seconds=seconds)})
+        return measure_rate(rig, [run], 0.4 * begun)
+
+    refused = tested(700.0)
+    assert "16 are the fewest that tell" in refused.refused and refused.seeds == 0
+    advised = float(re.search(r"Give probe\.seconds (\d+) or more$", refused.refused).group(1))
+    assert 700 < advised < 4000
+    assert tested(advised).trials
 
 
 def test_time_that_ends_in_the_midst_keeps_what_is_complete(rig_of, monkeypatch):
@@ -165,15 +215,22 @@ def test_time_that_ends_in_the_midst_keeps_what_is_complete(rig_of, monkeypatch)
 
 
 def test_more_time_goes_into_longer_runs_first_and_into_more_seeds_then():
-    seeds, run_s, held, steps = shares_of_runs(220.0, 0.1, 32, 200)
-    assert (seeds, run_s, held) == (3, 10.0, 200)
-    assert steps == pytest.approx(100 - 200 / 32)
-    assert shares_of_runs(2200.0, 0.1, 32, 200)[0] == 5
+    found = shares_of_runs(220.0, 0.1, 32, 200)
+    assert (found.seeds, found.run_s, found.held_out) == (3, 10.0, 200)
+    assert found.steps == pytest.approx(100 - 200 / 32)
+    assert shares_of_runs(2200.0, 0.1, 32, 200).seeds == 5 and shares_of_runs(45.0, 0.1, 32, 200).seeds == 2
     for seconds in (1.0, 10.0, 1e4):
-        seeds, run_s, held, steps = shares_of_runs(seconds, 0.1, 32, 1000)
-        assert 200 <= held <= 1000 and seeds in (3, 5)
-        assert run_s * (4 + 6 * seeds) == pytest.approx(seconds)
-        assert steps >= 0
+        found = shares_of_runs(seconds, 0.1, 32, 1000)
+        assert 200 <= found.held_out <= 1000 and found.seeds in (2, 3, 5)
+        assert found.run_s * runs_of(found.seeds) == pytest.approx(seconds)
+        assert found.steps >= 0
+
+
+@pytest.mark.parametrize(("step_s", "batch", "held"), [(0.1, 32, 1000), (2.0, 8, 25), (1e-3, 256, 200)])
+def test_the_least_time_of_a_test_is_just_enough(step_s, batch, held):
+    least = least_test_s(step_s, batch, held, 16)
+    assert shares_of_runs(1.01 * least, step_s, batch, held).steps >= 16
+    assert shares_of_runs(0.99 * least, step_s, batch, held).steps < 16
 
 
 def measured(tmp_path, workload, listener=silent, seconds=30, **recipe):

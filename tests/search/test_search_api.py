@@ -79,7 +79,7 @@ def test_warnings_of_the_profile_and_the_probes_cost_are_in_the_plan():
     plan = plan_of(asked, FakePredictor(price=100.0), profile(warnings=("the machine was busy",)))
     assert "While measuring: the machine was busy" in plan.assumptions
     assert plan.probe.cost_usd == pytest.approx(1.0) and plan.probe.stopped_because == "answered"
-    assert "Measuring ended after 36 s: answered." in plan.assumptions
+    assert "Measuring ended after 36.0 s: answered." in plan.assumptions
 
 
 @pytest.mark.parametrize("objective", ["knee", "time", "cost", {"time": 0.5, "cost": 0.5}])
@@ -199,7 +199,7 @@ def test_the_reason_gives_the_chance_of_each_limit_and_of_both():
     limits = {"deadline": free["time_to_train_s"].value * 1.1, "budget_usd": free["cost_usd"].value * 1.06}
     plan = plan_of(job(cluster={**CLUSTER, "price_per_node_hour": 2.0}, constraints=limits), priced)
     assert re.search(
-        r"It keeps the deadline of [\d.]+ \w+ with a chance of \d\d % and the budget of \$[\d.]+ with a chance of "
+        r"It keeps the deadline of [\d.]+ \w+ with a chance of \d\d % and the budget of [\d.]+ ¢ with a chance of "
         r"\d\d %; deadline and budget together with \d\d %\.",
         plan.reason,
     )

@@ -94,7 +94,7 @@ def test_the_method_that_keeps_the_accuracy_is_chosen_and_the_reason_says_so():
     assert "It trains with growth, the only one of 5 packages of methods" in plan.reason
     assert "what growth does beside that is known from other trainings" in plan.reason
     compared = plan.facts["methods"]
-    assert [row["chosen"] for row in compared] == [True, False, False, False]
+    assert [row["chosen"] for row in compared] == [True, *[False] * 4]
     assert {tuple(row["mitigation"]) for row in compared} == set(SGD.large)
     assert all("reference batch" in row["infeasible_because"] for row in compared[1:])
     assert from_json(type(plan), plan.to_json(), source="plan") == plan
@@ -127,15 +127,25 @@ def test_the_rows_worth_printing_are_found_with_methods_too():
     assert plan.choice_index in display_rows(plan) and len(display_rows(plan)) <= 15
 
 
-def test_a_target_has_to_be_met_more_surely_by_a_method_that_was_not_tried():
+@pytest.mark.parametrize("method", ["growth", "linear-lr"])
+def test_a_target_has_to_be_met_with_the_confidence_by_every_method_alike(method):
+    """A method of the pilots is not let through with an even chance while another has to be sure."""
+
     class Chancy(ByMethod):
         def reach_probability(self, candidate, /):
-            return 0.6 if "growth" in candidate.mitigation else 0.9
+            return 0.6 if candidate.global_batch > 64 and method in candidate.mitigation else 0.9
 
-    plan = plan_of(Chancy(samples=6400), target={"value": 0.5})
-    grown = [row for row in plan.table if "growth" in row.candidate.mitigation]
-    assert not any(row.feasible for row in grown)
-    assert "its methods, which were not tried, need 0.80" in grown[0].infeasible_because
+    def by_it(**constraints):
+        plan = plan_of(Chancy(samples=6400), target={"value": 0.5}, constraints=constraints)
+        large = [row for row in plan.table if row.candidate.global_batch > 64]
+        return [row for row in large if method in row.candidate.mitigation]
+
+    refused = by_it()
+    assert refused and not any(row.feasible for row in refused)
+    assert "reached within 5 epochs with a chance of 60 % only, constraints.confidence asks for 80 %" in (
+        refused[0].infeasible_because
+    )
+    assert all(row.feasible for row in by_it(confidence=0.6))
 
 
 def test_methods_act_in_the_forecast_as_their_cards_say():

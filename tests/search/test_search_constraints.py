@@ -13,13 +13,16 @@ from tula_core.errors import InputError
 from tula_core.job import Target
 from tula_core.records import Candidate, Row, Stage
 from tula_core.search.constraints import Limits, _fewest_at_once, accuracy_slack, check_request, judge, memory_limit
+from tula_core.search.odds import least_chance
 
 Z80, Z90 = 0.8416212335729143, 1.6448536269514722  # normal quantiles of 80 % and of a two-sided 90 % interval
 
 VALUES = {"time_to_train_s": 600.0, "node_hours": 0.5, "cost_usd": 1.0, "memory_bytes": 1.0 * GIB, "accuracy": 0.9}
 
 
-def judged(asked=None, *, batch=64, worst=None, higher=True, chance=None, samples=1000, candidate=None, **values):
+def judged(
+    asked=None, *, batch=64, worst=None, higher=True, chance=None, best=None, samples=1000, candidate=None, **values
+):
     row = Row(
         candidate=candidate or Candidate(nodes=1, processes_per_node=1, local_batch=batch),
         feasible=True,
@@ -35,6 +38,7 @@ def judged(asked=None, *, batch=64, worst=None, higher=True, chance=None, sample
         higher_is_better=higher,
         worst_accuracy=worst,
         reach_probability=lambda candidate: chance,
+        best_chance=best,
     )
     return judge(row, limits)
 
@@ -50,11 +54,11 @@ def with_limits(**constraints):
             {"deadline": 599},
             {},
             "deadline",
-            "time to train 10 min (0.2 % more) is above the deadline of 10 min",
+            "time to train 10.0 min is above the deadline of 9.98 min",
             "deadline to 11m",
         ),
-        ({"budget_usd": 0.5}, {"cost_usd": 1.004}, "budget_usd", "cost $1.00 is above the budget of $0.50", "to 1.06"),
-        ({"memory": "1GiB"}, {}, "memory", "up to 1.1 GiB, is above constraints.memory, 1.0 GiB", "memory to 1.1GiB"),
+        ({"budget_usd": 0.5}, {"cost_usd": 1.004}, "budget_usd", "cost $1.00 is above the budget of $0.5", "to 1.06"),
+        ({"memory": "1GiB"}, {}, "memory", "up to 1.10 GiB, is above constraints.memory, 1 GiB", "memory to 1.1GiB"),
         ({"min_accuracy": 0.95}, {}, "min_accuracy", "accuracy 0.9000 is below the least accuracy of 0.95", "to 0.853"),
         ({"max_local_batch": 32}, {}, "max_local_batch", "local batch 64 is above", "max_local_batch to 64"),
     ],
@@ -95,7 +99,7 @@ def test_limits_that_just_hold_are_feasible():
     [
         (
             {"deadline": 615},
-            "the deadline of 10 min is kept with a chance of 66 % only, constraints.confidence asks",
+            "the deadline of 10.2 min is kept with a chance of 66 % only, constraints.confidence asks",
         ),
         ({"budget_usd": 1.02}, "the budget of $1.02 is kept with a chance of 63 % only"),
         ({"min_accuracy": 0.88}, "the least accuracy of 0.88 is kept with a chance of 64 % only"),
@@ -245,3 +249,21 @@ def test_every_stage_has_to_give_the_network_enough_samples_at_once():
     # 441 samples are left of the epoch that the second begins in: 6 of 64 and a tail of 57; whole epochs share theirs.
     assert _fewest_at_once(staged(50, 200), 641) == 32
     assert _fewest_at_once(staged(3, 641), 641) == 2
+
+
+@pytest.mark.parametrize("best", [0.95, 0.82, 0.7, 0.55, 0.5])
+def test_the_chance_that_a_target_needs_never_falls_as_the_confidence_rises(best):
+    needed = [least_chance(best, confidence / 100) for confidence in range(50, 100)]
+    assert needed == sorted(needed) and needed[0] == 0.5 and needed[-1] == max(0.5, round(best - 0.05, 9))
+
+
+def test_a_target_in_doubt_rules_out_only_what_is_clearly_less_sure_than_the_surest():
+    asked = job(target={"value": 0.9}, recipe={"epochs": 5})
+    assert judged(asked, chance=0.66, best=0.7).row.feasible
+    item = judged(asked, chance=0.6, best=0.7)
+    assert "with a chance of 60 % only, constraints.confidence asks for 80 %; the surest of those tried has 70 %" in (
+        item.row.infeasible_because
+    )
+    assert "lower constraints.confidence to 0.6" in item.violations[0].remedy
+    lower = job(target={"value": 0.9}, recipe={"epochs": 5}, constraints={"confidence": 0.6})
+    assert judged(lower, chance=0.6, best=0.7).row.feasible

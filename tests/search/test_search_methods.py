@@ -1,11 +1,15 @@
+import dataclasses
+
 import pytest
 from factories import make_job, make_profile
-from search_fakes import FakePredictor
+from search_fakes import FakePredictor, job, profile
 
 from tula_core.job import Recipe
-from tula_core.mitigations import kept_copies
+from tula_core.mitigations import MITIGATIONS, kept_copies
 from tula_core.models.predictor import fit
-from tula_core.records import Candidate, Stage
+from tula_core.progress import Event
+from tula_core.records import Candidate, Pilot, PilotPoint, Stage
+from tula_core.search.api import make_plan
 from tula_core.search.methods import forecast_growing, method_notes
 
 ONE_STAGE = (Stage(from_samples=0, nodes=1, processes_per_node=1, local_batch=64, accumulation=1),)
@@ -73,3 +77,60 @@ def test_a_costly_method_lengthens_the_step_and_widens_it(processes: int) -> Non
     assert 1.3 < two.value / one.value < 2.0 + 1e-9
     assert two.high / two.value > 1.4 * one.high / one.value
     assert plain.measured and not costly.measured
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "mitigation", "said"),
+    [
+        ("sgd", "lamb", "With lamb the recipe's optimizer, sgd, is not used; what trains is LAMB, of Adam's family"),
+        ("adamw", "lamb", "With lamb the recipe's optimizer, adamw, is not used; what trains is LAMB"),
+        ("sgd", "lars", "With lars the recipe's optimizer, sgd, is not used; what trains is LARS"),
+        ("sgd", "schedule-free", "what trains is schedule-free SGD, which holds the rate and does without the"),
+        ("adam", "schedule-free", "what trains is schedule-free AdamW"),
+    ],
+)
+def test_an_optimizer_that_a_method_brings_is_named_in_place_of_the_recipes(
+    optimizer: str, mitigation: str, said: str
+) -> None:
+    asked = job({"optimizer": optimizer, "learning_rate": 0.02}, mitigation=[mitigation])
+    plan = make_plan(profile(), asked, FakePredictor(), mitigation=(mitigation,))
+    [note] = [text for text in plan.assumptions if text.startswith(f"With {mitigation} ")]
+    assert said in note and "the recipe's rate of 0.02 times" in note
+    assert ("stated for another family of optimizers" in note) is ((optimizer, mitigation) == ("sgd", "lamb"))
+
+
+def test_every_method_that_brings_an_optimizer_says_what_trains() -> None:
+    for name, card in MITIGATIONS.items():
+        for optimizer in card.slots:
+            asked = job({"optimizer": optimizer}, mitigation=[name])
+            plan = make_plan(profile(), asked, FakePredictor(), mitigation=(name,))
+            assert any(text.startswith(f"With {name} the recipe's optimizer") for text in plan.assumptions)
+    plain = make_plan(profile(), job(), FakePredictor(), mitigation=("linear-lr", "adascale", "sam"))
+    assert not any("is not used: what trains" in text for text in plain.assumptions)
+
+
+def run_of(**changes: object) -> Pilot:
+    point = PilotPoint(samples=64, schedule_fraction=1.0, annealing=0.0, train_loss=2.3, metric=0.1, eval_samples=100)
+    values = {"global_batch": 32, "learning_rate": 0.5, "planned_samples": 64, "seconds": 1.0, "points": (point,)}
+    return Pilot(**{**values, "diverged": False, **changes})
+
+
+@pytest.mark.parametrize(
+    ("pilots", "why", "remedy"),
+    [
+        ((), "no pilot was run", "Raise probe.seconds, now 20, so that there is time for pilots."),
+        ((run_of(diverged=True),), "every pilot diverged, at learning rate 0.5", "Lower recipe.learning_rate, or set"),
+        ((run_of(),), "no pilot learnt anything that accuracy shows above chance", "set recipe.learning_rate to auto"),
+    ],
+)
+def test_a_plan_that_knows_nothing_of_accuracy_warns_with_the_remedy(
+    pilots: tuple[Pilot, ...], why: str, remedy: str
+) -> None:
+    measured = dataclasses.replace(profile(), pilots=pilots)
+    heard: list[Event] = []
+    blind = FakePredictor(accuracy_known=False)
+    plan = make_plan(measured, job(probe={"seconds": 20}), blind, mitigation=(), listener=heard.append)
+    [warning] = [event.message for event in heard if event.level == "warning"]
+    assert f" Beware: {warning}" in plan.reason and why in warning and remedy in warning
+    assert "time and cost are those of all 5 epochs" in warning
+    assert "Beware" not in make_plan(measured, job(), FakePredictor(), mitigation=()).reason

@@ -77,6 +77,7 @@ def test_a_faster_row_that_also_costs_less_is_said_to() -> None:
         Decision(expense=expense, front=(0,), knee=0, kneedle=None, choice=0, nearest=None)
         for expense in ("node_hours", "cost_usd")
     )
-    assert change(-0.009, by_hours) == "and 0.9 % fewer node-hours"
-    assert change(-0.009, by_cost) == "and 0.9 % less cost"
+    assert change(-0.009, by_hours) == "and 0.9 % of the node time"
+    assert change(-0.009, by_cost) == "and 0.9 % of the cost"
     assert change(0.25, by_cost) == "for 25 % more cost"
+    assert change(0.0004, by_cost) == change(-0.0004, by_cost) == "at the same cost"

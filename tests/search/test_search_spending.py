@@ -40,7 +40,7 @@ def plan(spot: Row | None = None, watts: float | None = None, constraints=None, 
 )
 def test_spot_nodes_are_compared_in_the_reason(cost, constraints, said):
     made = plan(spot_row(100_000.0, cost), constraints=constraints, **BOTH)
-    assert "On spot nodes, restarts counted, it would take 28 h (25 h to 31 h)" in made.reason
+    assert "On spot nodes, restarts counted, it would take 27.8 h (25.0 to 30.6 h)" in made.reason
     assert said in made.reason
     assert made.facts["spot"]["cost_usd"] == cost and made.facts["spot"]["time_to_train_s_high"] > 100_000
 

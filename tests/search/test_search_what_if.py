@@ -111,3 +111,26 @@ def test_no_advice_to_measure_here_is_given_for_a_machine_known_by_its_facts() -
     )
     (answer,) = answer_what_if([there], ())
     assert "probe.seconds" not in answer.reason and "Nothing was measured there" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("lacking", "message"),
+    [
+        ("name", r"what_if\.0\.name: missing\. Give a name for the node type, a100-node for example\."),
+        ("device_memory", r"what_if\.0\.device_memory: missing\. Give the memory of one device, 80GiB for example\."),
+        ("device_tflops", r"what_if\.0\.device_tflops: missing\. Give the peak TFLOP/s of one device .*312 or \{fp32"),
+        ("device_memory_gbps", r"what_if\.0\.device_memory_gbps: missing\. Give the memory bandwidth of one device in"),
+    ],
+)
+def test_a_fact_that_is_missing_is_named_with_what_is_allowed(lacking: str, message: str) -> None:
+    node = {name: value for name, value in NODE.items() if name != lacking}
+    with pytest.raises(InputError, match=message) as caught:
+        Job.from_mapping(asked(what_if=[node]))
+    assert "leave it out" not in str(caught.value)
+
+
+def test_a_node_type_that_is_no_mapping_and_a_fact_that_is_wrong_say_what_to_write() -> None:
+    with pytest.raises(InputError, match=r"what_if\.0: found 'H100', keys and values are needed\. Write some of name"):
+        Job.from_mapping(asked(what_if=["H100"]))
+    with pytest.raises(InputError, match=r"what_if\.0\.device_memory_gbps: .* got -1\. Mend this field\.$"):
+        Job.from_mapping(asked(what_if=[{**NODE, "device_memory_gbps": -1}]))

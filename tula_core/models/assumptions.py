@@ -105,7 +105,8 @@ def _of_learning(profile: Profile, job: Job, learning: LearningModel | None) -> 
             f"epochs are the cap of {cap}"
         )
     if learning is None:
-        yield f"no pilot is above chance: accuracy is unknown, epochs are the cap of {cap}"
+        why = "no pilot is above chance" if profile.pilots else "no pilot was run"
+        yield f"{why}: accuracy is unknown, epochs are the cap of {cap}"
         return
     saw = learning.seen_samples / profile.facts.train_samples
     if saw < 0.99 * cap:

@@ -15,16 +15,16 @@ def of_money(profile: Profile, job: Job) -> Iterator[str]:
     yield from _of_cost(job.cluster)
     yield from _of_power(profile, job.cluster)
     if job.cluster.electricity_usd_per_kwh is not None and not profile.power and job.cluster.power_watts is None:
-        yield "electricity has a price and energy is unknown: so is the cost, node-hours are shown"
+        yield "electricity has a price and energy is unknown: so is the cost, node time is shown"
     if job.cluster.power_limits_w is not None:
         yield from _of_limits(profile, job.cluster)
 
 
 def _of_cost(cluster: Cluster) -> Iterator[str]:
     if not has_price(cluster):
-        yield "no price is given: cost is unknown, node-hours are shown"
+        yield "no price is given: cost is unknown, node time is shown"
     if cluster.electricity_usd_per_kwh is not None:
-        beside = "" if hourly_price(cluster) is None else " beside the node-hours"
+        beside = "" if hourly_price(cluster) is None else " beside the node time"
         yield f"electricity at {cluster.electricity_usd_per_kwh:g} USD per kWh is part of the cost{beside}"
     per_hour = cluster.spot_interruptions_per_hour
     if on_spot(cluster) and per_hour is None:

@@ -27,8 +27,11 @@ from tula_core.models.learning.schedules import pilot_schedule
 from tula_core.profiling.pilot import pilot_layout, step_seconds
 from tula_core.profiling.rate_rules import (
     FEWEST_STEPS,
+    MOST_RATE_SHARE,
     MOST_STEPS,
+    give_probe,
     held_out_samples,
+    least_test_s,
     refused_test,
     require_rate,
     shares_of_runs,
@@ -43,15 +46,33 @@ from tula_core.workloads.sizing import Part, part_of, permutation
 
 _LATE = 1.3  # of a run's planned time, from which the others are made shorter
 _CHECK_EVERY = 8
+_MARGIN = 1.2  # over the seconds that the shortest test takes
+_LONGER = 2.0  # times the time is what is advised where longer runs would tell more
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Task:
+    """What a test has to do however much time there is."""
+
+    layout: Layout
+    held: int  # samples to hold out at most
+    whole: int  # steps of the recipe itself, of which nothing tells more
+
+    @property
+    def fewest(self) -> int:
+        """The fewest steps of a run that are worth a test."""
+        return min(FEWEST_STEPS, self.whole)
+
+    def least_s(self, step_s: float) -> float:
+        """Return what the shortest test takes where a step takes ``step_s``, with a margin."""
+        return _MARGIN * least_test_s(step_s, self.layout.global_batch, self.held, self.fewest)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RatePlan:
     """What each run of a test does, and when the test ends."""
 
-    layout: Layout
     steps: int
-    fewest: int  # that are worth a test
     seeds: int
     held_out: int
     run_s: float  # planned for each run
@@ -85,31 +106,37 @@ def _tested(rig: Rig, runs: Sequence[SizeRun], seconds: float) -> LearningRateTe
 
 
 def measure_rate(rig: Rig, runs: Sequence[SizeRun], seconds: float) -> LearningRateTest:
-    """Return the test of the recipe's rate at its batch size, made in about ``seconds`` or less."""
-    began = time.monotonic()
-    recipe = rig.job.recipe
-    plan = _plan(rig, runs, seconds)
-    if isinstance(plan, str):
-        return refused_test(recipe, plan)
-    search = _Search(rig=rig, plan=plan)
-    while search.plan.steps >= plan.fewest and not search.run(adaptive=recipe.optimizer != "sgd"):
-        search = _Search(rig=rig, plan=_shortened(search))
-    if search.plan.steps < plan.fewest:
-        why = too_short(search.plan.steps, plan.fewest, plan.fewest / max(search.plan.steps, 1))
-        return refused_test(recipe, why)
-    layout, steps = plan.layout, search.plan.steps
+    """Return the test of the recipe's rate at its batch size, made in about ``seconds``.
+
+    Where they are too few for the shortest test and there is time that was kept for later workers, some of it is taken.
+    """
+    began, recipe = time.monotonic(), rig.job.recipe
+    task = _task(rig, runs)
+    if isinstance(task, str):
+        return refused_test(recipe, task)
+    step_s, most_s = max(step_seconds(runs, task.layout), 1e-6), MOST_RATE_SHARE * rig.most_left_s()
+    search = _Search(rig=rig, task=task, plan=_plan(rig, task, step_s, seconds))
+    while search.plan.steps >= task.fewest and not search.run(adaptive=recipe.optimizer != "sgd"):
+        # A run has shown how long it takes.
+        step_s = search.first_s / (search.plan.steps + search.plan.held_out / task.layout.global_batch)
+        search = search.again(_plan(rig, task, step_s, rig.left_s() - search.plan.stop_at_s))
+    layout, steps = task.layout, search.plan.steps
+    if steps < task.fewest:
+        needed = task.least_s(step_s) / max(most_s, 1e-9)
+        return refused_test(recipe, too_short(steps, task.fewest, rig.probe_for(needed)))
     times = max(1.0, recipe.epochs * rig.samples / layout.global_batch / steps)
-    found = for_longer_runs(search.trials().result(), times)
+    trials = search.trials()
+    found = for_longer_runs(trials.result(give_probe(rig.probe_for(_LONGER))), times)
     return LearningRateTest(
         used=recipe.learning_rate if found.rate is None else float(f"{found.rate:.2g}"),
         low=found.low,
         high=found.high,
         refused=found.refused,
         batch_size=layout.global_batch,
-        seeds=len(search.initial),
+        seeds=min(trials.seeds_used, len(search.initial)),
         steps=steps,
         times_as_long=times,
-        held_out=plan.held_out,
+        held_out=search.plan.held_out,
         seconds=time.monotonic() - began,
         initial_losses=tuple(search.initial),
         trials=tuple(
@@ -119,36 +146,44 @@ def measure_rate(rig: Rig, runs: Sequence[SizeRun], seconds: float) -> LearningR
     )
 
 
-def _plan(rig: Rig, runs: Sequence[SizeRun], seconds: float) -> RatePlan | str:
-    """Return what to do in the time, or why nothing can be done."""
+def _task(rig: Rig, runs: Sequence[SizeRun]) -> _Task | str:
+    """Return what has to be done however much time there is, or why nothing can be."""
     held, recipe = held_out_samples(rig.samples), rig.job.recipe
     left = rig.samples - held
     largest = max(run.local_batch for run in runs)
     layout = pilot_layout(min(recipe.batch_size, left), 1, largest, samples=left, least=rig.smallest_batch)
     if held == 0 or layout is None:
         return f"the {rig.samples} training samples are too few to hold some out. Give more samples"
-    step_s = max(step_seconds(runs, layout), 1e-6)
-    seeds, run_s, held, fitting = shares_of_runs(seconds, step_s, layout.global_batch, held)
     whole = recipe.epochs * left // layout.global_batch  # nothing tells more than the recipe itself
-    fewest = min(FEWEST_STEPS, whole)
-    steps = min(whole_power(fitting), MOST_STEPS, whole)
-    if steps < fewest:
-        return too_short(steps, fewest, 1 + (fewest - fitting) * step_s / run_s)
+    return _Task(layout=layout, held=held, whole=whole)
+
+
+def _granted_s(rig: Rig, task: _Task, step_s: float, seconds: float) -> float:
+    """Return the seconds that the test may take: ``seconds``, or more where those are too few for any test."""
+    least = task.least_s(step_s)
+    if least <= seconds:
+        return seconds
+    granted = min(least, MOST_RATE_SHARE * rig.most_left_s())
+    if granted < max(seconds, least / _MARGIN):
+        return seconds  # nor would it be enough then
+    rig.claim(granted / MOST_RATE_SHARE)
+    return granted
+
+
+def _plan(rig: Rig, task: _Task, step_s: float, seconds: float) -> RatePlan:
+    """Return what each run does in ``seconds``, or in more where they would be too few for any test.
+
+    A plan of fewer than the fewest steps is of no use.
+    """
+    granted_s = max(_granted_s(rig, task, step_s, seconds), 1e-9)
+    shares = shares_of_runs(granted_s, step_s, task.layout.global_batch, task.held, task.fewest)
     return RatePlan(
-        layout=layout,
-        steps=steps,
-        fewest=fewest,
-        seeds=seeds,
-        held_out=held,
-        run_s=run_s,
-        stop_at_s=rig.left_s() - seconds,
+        steps=min(whole_power(shares.steps), MOST_STEPS, task.whole),
+        seeds=shares.seeds,
+        held_out=shares.held_out,
+        run_s=shares.run_s,
+        stop_at_s=rig.left_s() - granted_s,
     )
-
-
-def _shortened(search: _Search) -> RatePlan:
-    """Return a plan of as many steps as the time allows, once a run has shown how long it takes."""
-    plan = search.plan
-    return replace(plan, steps=min(plan.steps // 2, whole_power(plan.steps * plan.run_s / search.first_s)))
 
 
 @dataclass(kw_only=True, slots=True)
@@ -156,6 +191,7 @@ class _Search:
     """Runs one after the other until the best rate is known or the time has ended."""
 
     rig: Rig
+    task: _Task
     plan: RatePlan
     losses: dict[int, list[float]] = field(default_factory=dict)
     initial: list[float] = field(default_factory=list)
@@ -166,13 +202,20 @@ class _Search:
         """Return all that was found so far."""
         return Trials(losses=self.losses, initial=self.initial, seeds=self.plan.seeds)
 
+    def again(self, plan: RatePlan) -> _Search:
+        """Return a search by another plan; what was run stays where it is what the plan has run too."""
+        if (plan.steps, plan.held_out) != (self.plan.steps, self.plan.held_out):
+            return _Search(rig=self.rig, task=self.task, plan=plan)
+        return replace(self, plan=plan)
+
     def run(self, *, adaptive: bool) -> bool:
         """Search to the end; return False where the first run took so long that the time is too short for the rest."""
         began = time.monotonic()
         while (place := next_place(self.trials(), adaptive=adaptive)) is not None:
             loss = self._loss(rate_at(place), len(self.losses.get(place, [])))
             if loss is None:
-                return bool(self.first_s)
+                ended_first, self.first_s = not self.first_s, self.first_s or time.monotonic() - began
+                return not ended_first
             self.losses.setdefault(place, []).append(loss)
             if not self.first_s:
                 self.first_s = time.monotonic() - began
@@ -204,14 +247,14 @@ class _Search:
 
     def _train(self, trainee: Trainee, data: Part, seed: int) -> bool | None:
         """Take the run's steps; return whether the loss diverged, None where the time ended first."""
-        plan, recipe = self.plan, trainee.recipe
-        planned = plan.steps * plan.layout.global_batch
+        plan, layout, recipe = self.plan, self.task.layout, trainee.recipe
+        planned = plan.steps * layout.global_batch
         scheduled = recipe.model_copy(update={"schedule": pilot_schedule(recipe.schedule)})
         rate = LearningRate.plan(scheduled, recipe.batch_size, (), planned)
         stream = BatchStream(
             data,
             samples=len(data),
-            layout=plan.layout,
+            layout=layout,
             rank=0,
             seed=seed,
             workers=recipe.loader_workers,
@@ -233,7 +276,7 @@ class _Search:
     def _held_loss(self, trainee: Trainee, held: Part, seed: int) -> float:
         """Return the mean loss over the held-out samples; every run of a seed sees them in the same form."""
         source = BatchSource(held, trainee.workload.collate)
-        batch = self.rig.one_evaluation_batch(self.plan.layout.local_batch)
+        batch = self.rig.one_evaluation_batch(self.task.layout.local_batch)
         total = weight = 0.0
         with evaluating(trainee.network), preserved_random_states(), torch.inference_mode():
             for start in range(0, len(held), batch):

@@ -123,6 +123,15 @@ class Pilots:
         wanted = (total / _NOISE_SHARE + evaluations * len(self._layouts)) / _PLANNED_SHARE
         return self._rig.context.broadcast(wanted)
 
+    def least_s(self) -> float:
+        """Return the seconds below which some pilot would have fewer than the fewest steps and evaluations."""
+        evaluated_s = _FEWEST_POINTS * min(self._limit, _FEWEST_EVALUATED) * self._eval_sample_s
+        steps = FEWEST_STEPS / (_NOISE_SHARE if self._noise else 1.0)
+        training_s = [steps * self._step_s(layout) for layout in self._layouts]
+        usual_s = _PLANNED_SHARE - _EVALUATION_SHARE
+        least_s = [max((each_s + evaluated_s) / _PLANNED_SHARE, each_s / usual_s) for each_s in training_s]
+        return len(least_s) * max(least_s, default=0.0)  # they share their time evenly
+
     def run(self, seconds: float) -> None:
         """Run them all within about ``seconds``; each is emitted again at each of its evaluations."""
         until = self._rig.left_s() - seconds

@@ -54,8 +54,10 @@ class Rig:
         self.base_bytes = int(-context.all_reduce_max([-float(self._held_bytes())])[0])
         self.machine_limit_bytes = self._machine_limit()
         self.memory_limit_bytes = min(self.machine_limit_bytes, self.job.constraints.memory or self.machine_limit_bytes)
-        start_s = max(0.0, time.time() - payload["launched_at_s"])
-        self._deadline = time.monotonic() + own_seconds(
+        start_s = max(0.0, time.time() - float(payload["launched_at_s"]))
+        self._most_s = max(float(payload["seconds"]) - start_s, 0.0)
+        self._last = time.monotonic() + self._most_s
+        self._deadline: float = time.monotonic() + own_seconds(
             payload["seconds"], start_s, share=payload["share"], later_starts=payload["later_starts"]
         )
 
@@ -70,6 +72,23 @@ class Rig:
         if self.context.stop_signal is not None:
             raise StoppedError(f"measuring was stopped by signal {self.context.stop_signal}", self.context.stop_signal)
         return self.context.broadcast(self._deadline - time.monotonic())
+
+    def most_left_s(self) -> float:
+        """Return the seconds left with those that were kept for later workers."""
+        return max(self._last - time.monotonic(), self.left_s())
+
+    def claim(self, seconds: float) -> None:
+        """Take of the time that was kept for later workers what is missing until ``seconds`` are left, if it is there.
+
+        For what all that follows rests on: a forecast without any pilot knows nothing of accuracy and epochs, while a
+        world that was not measured is forecast from the others. Only a worker alone does so, as all have to agree.
+        """
+        if self.context.processes == 1:
+            self._deadline = max(self._deadline, min(self._last, time.monotonic() + seconds))
+
+    def probe_for(self, factor: float) -> float:
+        """Return ``probe.seconds`` with which this worker could take ``factor`` times the seconds it can have now."""
+        return self.job.probe.seconds + max(factor - 1.0, 0.0) * self._most_s
 
     @property
     def trainee(self) -> Trainee:

@@ -240,7 +240,6 @@ def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[st
     measure_precisions(rig, sweep.runs, dict(sweep.peaks), precisions, precision_s)
     if payload.get("find_rate"):
         settle_rate(rig, sweep.runs, RATE_SHARE * rig.left_s())
-    left = rig.left_s() - _TEARDOWN_S
     pilots = Pilots(
         rig,
         sweep.runs,
@@ -249,6 +248,10 @@ def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[st
         eval_sample_s=sweep.eval_sample_s,
         noise=payload["noise"],
     )
+    if payload["pilots"]:
+        # One more percent: what is claimed has to be enough once it is shared.
+        rig.claim(1.01 * pilots.least_s() / PILOT_SHARE + _TEARDOWN_S)
+    left = rig.left_s() - _TEARDOWN_S
     pilot_s = min(PILOT_SHARE * left, pilots.wanted_s()) if payload["pilots"] else 0.0
     swept = {"settled": sweep.rounds(max(0.0, left - pilot_s)), "limited_by": sweep.limited_by}
     context.emit("swept", **swept)

@@ -17,7 +17,6 @@ from tula_core.records import Candidate, Plan, PlanProbe, Profile, Row
 from tula_core.search import words
 from tula_core.search.comparison import Comparison
 from tula_core.search.constraints import (
-    EVEN_CHANCE,
     Judged,
     Limits,
     accuracy_slack,
@@ -28,8 +27,9 @@ from tula_core.search.constraints import (
 from tula_core.search.forecaster import Forecaster, Forecasting
 from tula_core.search.forecasts import Forecasts
 from tula_core.search.methods import forecast_growing, method_notes
-from tula_core.search.notes import data_notes, norm_warning, stage_words
+from tula_core.search.notes import data_notes, norm_warning, stage_words, unlearnt
 from tula_core.search.objective import Decision, decide
+from tula_core.search.odds import EVEN_CHANCE
 from tula_core.search.reasons import explain
 from tula_core.search.space import candidates, key, reference_key
 from tula_core.search.spending import Spending
@@ -98,6 +98,7 @@ def make_plan(
         reason=explain(judged, decision, job, profile.hardware)
         + _of_target(judged, decision, limits)
         + _of_choice(judged, decision, profile)
+        + _of_blindness(judged, profile, job, listener)
         + ("" if comparison is None else comparison.reason(profile))
         + spending.reason(),
         assumptions=_assumptions(predictor, searched, limits, profile, (len(grid), packages)),
@@ -193,7 +194,6 @@ def _limits(
         best_chance=chance,
         smallest_batch=profile.facts.smallest_batch,
         keeping_probability=keeping,
-        trusted=trusted,
     )
 
 
@@ -238,6 +238,15 @@ def _of_choice(judged: Sequence[Judged], decision: Decision, profile: Profile) -
         return ""
     candidate = judged[decision.choice].row.candidate
     return stage_words(candidate) + norm_warning(candidate, profile.facts)
+
+
+def _of_blindness(judged: Sequence[Judged], profile: Profile, job: Job, listener: Listener) -> str:
+    """Return a warning where nothing is known of accuracy, and say it aloud."""
+    if any(item.row["accuracy"].value is not None for item in judged):
+        return ""
+    warning = unlearnt(profile, job)
+    listener(Event(stage="search", message=warning, level="warning"))
+    return f" Beware: {warning}"
 
 
 def _done(judged: Sequence[Judged]) -> Event:
@@ -286,7 +295,7 @@ def _why_no_cost(job: Job) -> str:
 def _limit_notes(limits: Limits, profile: Profile) -> list[str]:
     job, notes = limits.job, []
     if limits.expense == "node_hours":
-        notes.append(f"{_why_no_cost(job)}, candidates are compared by node-hours instead of cost.")
+        notes.append(f"{_why_no_cost(job)}, candidates are compared by node time instead of cost.")
     limit = memory_limit(job, profile.hardware, job.cluster.processes_per_node)
     if limit is None:
         notes.append("The memory of the machine is unknown, so no limit was applied.")

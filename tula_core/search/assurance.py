@@ -15,7 +15,7 @@ def kept_limits(row: Row, constraints: Constraints) -> str:
     Cost rises with time on given nodes, so that both are kept with the smaller of their two chances.
     """
     found = chances(row, constraints)
-    parts = [f"{_name(limit, constraints)} with a chance of {words.chance(found[limit])}" for limit in found]
+    parts = [f"{_name(limit, row, constraints)} with a chance of {words.chance(found[limit])}" for limit in found]
     if not parts:
         return ""
     both = ""
@@ -24,11 +24,13 @@ def kept_limits(row: Row, constraints: Constraints) -> str:
     return f"It keeps {words.listed(parts)}{both}."
 
 
-def _name(limit: str, constraints: Constraints) -> str:
+def _name(limit: str, row: Row, constraints: Constraints) -> str:
     value = getattr(constraints, limit)
     if limit == "deadline":
-        return f"the deadline of {words.duration(value)}"
-    return f"the budget of {words.usd(value)}" if limit == "budget_usd" else f"the least accuracy of {value:g}"
+        return f"the deadline of {words.given_duration(value)}"
+    if limit == "budget_usd":
+        return f"the budget of {words.given_usd(value, row['cost_usd'].value)}"
+    return f"the least accuracy of {value:g}"
 
 
 def extrapolation(row: Row, job: Job, hardware: Hardware) -> str:

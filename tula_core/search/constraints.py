@@ -22,8 +22,6 @@ HOST_SHARE = 0.90
 """Share of the host's memory that the processes of a node may fill together."""
 ACCURACY_SLACK = 0.01
 """How far below the reference batch a forecast accuracy may lie where neither a target nor a minimum is given."""
-EVEN_CHANCE = 0.5
-"""A target that is reached with a smaller chance than this counts as not reached."""
 
 LIMIT_KEYS = (
     "data",
@@ -74,16 +72,14 @@ class Limits:
     worst_accuracy
         The worst accuracy allowed, from the forecast of the reference batch on one process; None where that sets none.
     reach_probability
-        Chance of reaching the job's target, by candidate.
+        Chance of reaching the job's target, by candidate; `odds.least_chance` says how large it has to be.
     keeping_probability
         Chance of an accuracy not worse than the worst allowed beside the reference batch's own, by candidate; None
         where the value alone decides.
-    trusted
-        The methods that the pilots trained with and those up to the reference batch; a run with others has to reach the
-        target more surely, for what they do is known less well. None trusts all.
     best_chance
-        Chance of the target where it is best, None without a target or where nothing is known of it. Below an even
-        chance the target rules nothing out: the epochs are the budget, and accuracy is held against the reference.
+        Chance of the target where it is best among what is known best, the methods that the pilots trained with and
+        those up to the reference batch; None without a target or where nothing is known of it. Below an even chance the
+        target rules nothing out: the epochs are the budget, and accuracy is held against the reference.
     smallest_batch
         Fewest samples that the network can train on at once.
     """
@@ -98,22 +94,11 @@ class Limits:
     best_chance: float | None = None
     smallest_batch: int = 1
     keeping_probability: Callable[[Candidate], float | None] | None = None
-    trusted: tuple[tuple[str, ...], ...] | None = None
-
-    def least_chance(self, candidate: Candidate) -> float:
-        """Return the chance with which a candidate has to reach the target.
-
-        That of a method which was not tried has to be as sure as ``constraints.confidence`` asks, or as the best of
-        those that were: by luck it must not win.
-        """
-        if self.trusted is None or candidate.mitigation in self.trusted:
-            return EVEN_CHANCE
-        return max(EVEN_CHANCE, min(self.job.constraints.confidence, self.best_chance or 0.0))
 
     @property
     def target_in_reach(self) -> bool:
         """Whether some candidate is expected to reach the target, as far as is known."""
-        return self.best_chance is None or self.best_chance >= EVEN_CHANCE
+        return self.best_chance is None or self.best_chance >= odds.EVEN_CHANCE
 
 
 def check_price(job: Job) -> None:
@@ -307,7 +292,9 @@ def _memory(row: Row, limits: Limits) -> Violation | None:
         return unchecked("memory", "memory") if limit.by_user else None
     if high <= limit.size_bytes:
         return None
-    shown, bound = words.beside_limit(high, limit.size_bytes, words.memory)
+    shown, bound = words.beside_limit(
+        high, limit.size_bytes, words.memory, words.given_memory if limit.by_user else words.memory
+    )
     text = f"memory of the fullest process, up to {shown}, is above {limit.source}, {bound}"
     needed = words.admitting_size(high)
     remedy = f"Raise constraints.memory to {needed}" if limit.by_user else f"Give each process {needed} of memory"
@@ -361,16 +348,7 @@ def _target(row: Row, limits: Limits) -> Violation | None:
     if not isinstance(target, Target) or not limits.target_in_reach:
         return None
     chance = limits.reach_probability(row.candidate)
-    needed = limits.least_chance(row.candidate)
-    if chance is None or chance >= needed:
+    if chance is None:
         return None
-    epochs = limits.job.recipe.epochs
-    shown = math.floor(chance * 100) / 100  # never rounded up to the even chance that it misses
-    text = f"target {target.metric} {target.value:g} is not expected within {epochs} epochs (chance {shown:.2f})"
-    expected = row["accuracy"].value
-    easier = "" if expected is None else f" or set target.value to {expected:.3g}, which is what is expected"
-    remedy = f"Raise recipe.epochs above {epochs}{easier}"
-    if chance >= EVEN_CHANCE:
-        asked = math.ceil(needed * 100) / 100
-        text = f"{text[:-1]}, where its methods, which were not tried, need {asked:.2f})"
-    return Violation(key="target", excess=(needed - chance) / needed, text=text, remedy=remedy)
+    epochs, expected = limits.job.recipe.epochs, row["accuracy"].value
+    return odds.target(chance, target, epochs, limits.job.constraints, best=limits.best_chance, expected=expected)

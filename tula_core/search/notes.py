@@ -1,4 +1,4 @@
-"""What a plan says of the data and the layers of the network: odd steps, rounded batches, batch norm."""
+"""What a plan says of data, network and optimizer: odd steps, rounded batches, batch norm, what really trains."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from tula_core.engine.shares import Layout, tail_is_shared
 from tula_core.job import Job
+from tula_core.mitigations import MITIGATIONS, options_of
 from tula_core.mitigations.batches.stages import batch_of, grows, processes_of
-from tula_core.records import Candidate, Row, WorkloadFacts
+from tula_core.records import Candidate, Profile, Row, WorkloadFacts
+from tula_core.search import words
 from tula_core.search.space import LARGEST_MULTIPLE, layouts, rounded_layouts
 
 _SHOWN = 4
@@ -20,7 +22,14 @@ def layout_of(candidate: Candidate) -> Layout:
 
 def data_notes(rows: Sequence[Row], job: Job, facts: WorkloadFacts) -> list[str]:
     """Return what the size of the training set, the reference batch and batch norm mean for the rows of a plan."""
-    return [*_size(job, facts), *_rounding(job), *_tails(rows, facts), *_norm(rows, facts), *_stages(rows)]
+    return [
+        *_size(job, facts),
+        *_rounding(job),
+        *_tails(rows, facts),
+        *_norm(rows, facts),
+        *_stages(rows),
+        *_optimizers(rows, job),
+    ]
 
 
 def stage_words(candidate: Candidate) -> str:
@@ -107,3 +116,47 @@ def _stages(rows: Sequence[Row]) -> Iterator[str]:
             "that of the last stage, its memory that of the fullest, and the noise of its steps is taken to fall as it "
             "would under the recipe's schedule."
         )
+
+
+_BROUGHT = {
+    ("lars", "sgd"): "LARS, with the recipe's momentum and decay",
+    ("lamb", "sgd"): "LAMB, of Adam's family, where the recipe's momentum has no meaning",
+    ("lamb", "adam"): "LAMB, with the recipe's decay",
+    ("lamb", "adamw"): "LAMB, with the recipe's decay",
+    ("schedule-free", "sgd"): "schedule-free SGD, which holds the rate and does without the recipe's schedule",
+    ("schedule-free", "adam"): "schedule-free AdamW, which holds the rate and does without the recipe's schedule",
+    ("schedule-free", "adamw"): "schedule-free AdamW, which holds the rate and does without the recipe's schedule",
+}
+"""What trains where a method brings an optimizer of its own, by the method and the recipe's optimizer."""
+
+
+def _optimizers(rows: Sequence[Row], job: Job) -> Iterator[str]:
+    """Say which optimizer really trains where a method brings one in place of the recipe's."""
+    own = job.recipe.optimizer
+    for name in dict.fromkeys(name for row in rows for name in row.candidate.mitigation if MITIGATIONS[name].slots):
+        factor = options_of(name, job.mitigation_options).get("rate_factor", 1.0)
+        rate = f"the recipe's rate of {job.recipe.learning_rate:g}" + ("" if factor == 1.0 else f" times {factor:g}")
+        stated = ", which was stated for another family of optimizers" if (name, own) == ("lamb", "sgd") else ""
+        yield (
+            f"With {name} the recipe's optimizer, {own}, is not used; what trains is {_BROUGHT[name, own]}. Its rate "
+            f"is {rate}{stated}."
+        )
+
+
+def unlearnt(profile: Profile, job: Job) -> str:
+    """Return the warning of a plan that knows nothing of accuracy and epochs: why, and what can be done about it."""
+    epochs = job.recipe.epochs
+    longer = f"Raise probe.seconds, now {job.probe.seconds:g}"
+    rate = "set recipe.learning_rate to auto to have the rate measured"
+    if not profile.pilots:
+        why, remedy = "no pilot was run", f"{longer}, so that there is time for pilots"
+    elif all(pilot.diverged for pilot in profile.pilots):
+        rates = words.listed(sorted({f"{pilot.learning_rate:g}" for pilot in profile.pilots}))
+        why, remedy = f"every pilot diverged, at learning rate {rates}", f"Lower recipe.learning_rate, or {rate}"
+    else:
+        why = f"no pilot learnt anything that {profile.facts.metric} shows above chance"
+        remedy = f"{longer}, so that pilots are longer; if that does not help, {rate} and look into labels and loss"
+    return (
+        f"{why}, so accuracy is unknown, no batch size was judged by it, and time and cost are those of all {epochs} "
+        f"epoch{'s' * (epochs != 1)}. {remedy}."
+    )

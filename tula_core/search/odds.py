@@ -1,21 +1,25 @@
-"""Limits that a forecast keeps with a chance: deadline, budget and least accuracy.
+"""Limits that a forecast keeps with a chance: deadline, budget, least accuracy and the target.
 
-Each is kept where the chance of it, by the forecast's interval, is at least ``constraints.confidence``. A tighter limit
-or a higher confidence admits fewer candidates, never another one.
+Each is kept where the chance of it, by the forecast's interval, is at least ``constraints.confidence``, whatever
+methods a candidate trains with: what is known less well has the wider interval and so the smaller chance. A tighter
+limit or a higher confidence admits fewer candidates, never another one.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
-from tula_core.job import Constraints
+from tula_core.job import Constraints, Target
 from tula_core.models.decision.chances import chance_at_least, chance_at_most, kept_with, reached_with
 from tula_core.records import Row
 from tula_core.search import words
 from tula_core.search.violation import Violation, unchecked
 
-LEAST_CONFIDENCE = 0.5
-"""The lowest confidence that a job may ask for."""
+EVEN_CHANCE = 0.5
+"""The lowest confidence that a job may ask for; a target with a smaller chance counts as not reached."""
+SAME_CHANCE = 0.05
+"""Chances of a target closer than this cannot be told apart."""
 
 
 def deadline(row: Row, constraints: Constraints) -> Violation | None:
@@ -27,7 +31,7 @@ def deadline(row: Row, constraints: Constraints) -> Violation | None:
     if needed <= limit:
         return None
     remedy = f"Raise constraints.deadline to {words.admitting_duration(needed)}"
-    shown, bound = words.beside_limit(forecast.value, limit, words.duration)
+    shown, bound = words.beside_limit(forecast.value, limit, words.duration, words.given_duration)
     text = f"time to train {shown} is above the deadline of {bound}"
     if forecast.value <= limit:
         text, other = _unsure(f"the deadline of {bound} is kept", chance_at_most(forecast, limit), constraints)
@@ -46,7 +50,8 @@ def budget(row: Row, constraints: Constraints) -> Violation | None:
     if needed <= limit:
         return None
     remedy = f"Raise constraints.budget_usd to {words.admitting_usd(needed)}"
-    shown, bound = words.beside_limit(forecast.value, limit, words.usd)
+    given = partial(words.given_usd, like=forecast.value)
+    shown, bound = words.beside_limit(forecast.value, limit, words.usd, given)
     text = f"cost {shown} is above the budget of {bound}"
     if forecast.value <= limit:
         text, other = _unsure(f"the budget of {bound} is kept", chance_at_most(forecast, limit), constraints)
@@ -81,9 +86,62 @@ def beside_reference(chance: float | None, constraints: Constraints) -> Violatio
         f"constraints.confidence asks for {words.chance(confidence)}"
     )
     remedy = "Set constraints.min_accuracy to replace this rule"
-    if chance >= LEAST_CONFIDENCE:
+    if chance >= EVEN_CHANCE:
         remedy += f", or lower constraints.confidence to {math.floor(chance * 100) / 100:g}"
     return Violation(key="reference_accuracy", excess=1 - chance / confidence, text=text, remedy=remedy)
+
+
+def least_chance(best: float | None, confidence: float) -> float:
+    """Return the chance with which each candidate has to reach the target.
+
+    That is ``confidence``. Where not even the surest of the candidates that are known best is clearly as sure, the
+    doubt is in the target and not in a candidate: then it is the chance of the surest less `SAME_CHANCE`. It is never
+    less than an even chance, nor does it fall as the confidence rises.
+
+    Parameters
+    ----------
+    best
+        Chance of the surest of the reference batch, what was measured and the smallest batch, with methods that the
+        pilots trained with; None where nothing is known of it.
+    confidence
+        ``constraints.confidence``.
+
+    >>> [least_chance(best, 0.8) for best in (0.95, 0.82, 0.7, 0.4, None)]
+    [0.8, 0.77, 0.65, 0.5, 0.5]
+    """
+    surest = EVEN_CHANCE if best is None else round(best - SAME_CHANCE, 9)
+    return max(EVEN_CHANCE, min(confidence, surest))
+
+
+def target(
+    chance: float, goal: Target, epochs: int, constraints: Constraints, *, best: float | None, expected: float | None
+) -> Violation | None:
+    """Return how a row reaches the target not surely enough within the epochs, None where it does.
+
+    Parameters
+    ----------
+    chance
+        Of reaching it.
+    best
+        As in `least_chance`.
+    expected
+        The metric that is forecast, None where it is unknown.
+    """
+    needed = least_chance(best, constraints.confidence)
+    if chance >= needed:
+        return None
+    shown = math.floor(chance * 100) / 100  # never rounded up to what it misses
+    name = f"target {goal.metric} {goal.value:g}"
+    easier = "" if expected is None else f" or set target.value to {expected:.3g}, which is what is expected"
+    text = f"{name} is not expected within {epochs} epochs (chance {shown:.2f})"
+    remedy = f"Raise recipe.epochs above {epochs}{easier}"
+    if chance >= EVEN_CHANCE:
+        asked = f"constraints.confidence asks for {words.chance(constraints.confidence)}"
+        if needed < constraints.confidence:
+            asked = f"{asked}; the surest of those tried has {words.chance(best or needed)}"
+        text = f"{name} is reached within {epochs} epochs with a chance of {words.chance(chance)} only, {asked}"
+        remedy = f"Raise recipe.epochs above {epochs}, or lower constraints.confidence to {shown:g}"
+    return Violation(key="target", excess=(needed - chance) / needed, text=text, remedy=remedy)
 
 
 def chances(row: Row, constraints: Constraints) -> dict[str, float]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tula_core.job import Job
-from tula_core.records import Hardware, Row
+from tula_core.models.decision.chances import expected
+from tula_core.records import Hardware, Row, figures
 from tula_core.search import words
 from tula_core.search.assurance import extrapolation, kept_limits
 from tula_core.search.constraints import Judged
 from tula_core.search.knee import LEAST_SAVING
 from tula_core.search.objective import Decision
+
+_SAME = 5e-4  # a share that would be shown as 0.0 %
 
 
 def explain(judged: Sequence[Judged], decision: Decision, job: Job, hardware: Hardware) -> str:
@@ -59,8 +62,9 @@ def _why_this(rows: Sequence[Row], decision: Decision, job: Job) -> str:
         return f"{start}: the best of {count} feasible candidates by the weights {weights}."
     if job.objective != "knee":
         least = {"time": "time", "cost": _axis(decision), "energy": "energy"}[job.objective]
-        other = _less_sure(rows, decision, job.objective)
-        return f"{start}: the least expected {least} of {count} feasible candidates{other}."
+        quantity = _quantity(decision, job.objective)
+        mean, other = _mean(row, quantity), _less_sure(rows, decision, quantity)
+        return f"{start}: the least expected {least} of {count} feasible candidates{mean}{other}."
     return f"{start}: {_why_knee(rows, decision)}{_kneedle(rows, decision)}."
 
 
@@ -86,10 +90,19 @@ def _advantage(row: Row, knee: Row) -> str:
     return "smaller" if row.candidate.global_batch < knee.candidate.global_batch else "to be preferred otherwise"
 
 
-def _less_sure(rows: Sequence[Row], decision: Decision, goal: str) -> str:
+def _quantity(decision: Decision, goal: str) -> str:
+    return decision.expense if goal == "cost" else {"time": "time_to_train_s", "energy": "energy_j"}[goal]
+
+
+def _mean(row: Row, quantity: str) -> str:
+    """Return the mean where it is another number than the likely value that the table has."""
+    mean, likely = (figures.text(quantity, amount) for amount in (expected(row[quantity]), row[quantity].value))
+    return "" if mean == likely else f", {mean} in the mean beside the likely {likely}"
+
+
+def _less_sure(rows: Sequence[Row], decision: Decision, quantity: str) -> str:
     """Return the row that has a lower value of the goal and yet is expected to have a higher one, in brackets."""
     assert decision.choice is not None
-    quantity = decision.expense if goal == "cost" else {"time": "time_to_train_s", "energy": "energy_j"}[goal]
     other = min(
         _feasible(rows, lambda row: row[quantity].value is not None), key=lambda row: row[quantity].value or 0.0
     )
@@ -132,10 +145,12 @@ def _neighbour(rows: Sequence[Row], decision: Decision, job: Job) -> str:
 
 
 def change(added: float, decision: Decision) -> str:
-    """Return what a faster row takes more of, or less where the choice was preferred within the noise."""
+    """Return what a faster row takes more of, or saves too where the choice was preferred for being surer."""
+    if abs(added) < _SAME:
+        return f"at the same {_axis(decision)}"
     if added >= 0:
         return f"for {words.percent(added)} more {_axis(decision)}"
-    return f"and {words.percent(-added)} {'less' if decision.expense == 'cost_usd' else 'fewer'} {_axis(decision)}"
+    return f"and {words.percent(-added)} of the {_axis(decision)}"
 
 
 def _second_best(rows: Sequence[Row], decision: Decision) -> str:

@@ -59,7 +59,7 @@ class Spending:
         if cost >= firm:
             return f"{start}: they do not pay."
         if deadline is not None and time.high > deadline:
-            return f"{start}, but may miss the deadline of {words.duration(deadline)}."
+            return f"{start}, but may miss the deadline of {words.given_duration(deadline)}."
         return f"{start}: leave cluster.price_per_node_hour out to plan on them."
 
     def _grams(self) -> tuple[float, float, float] | None:

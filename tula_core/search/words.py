@@ -5,46 +5,67 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from tula_core.records import Candidate, Row
+from tula_core.records import Candidate, Row, figures
 
-EXPENSE_NAMES = {"cost_usd": "cost", "node_hours": "node-hours"}
-"""What the second axis of the front is called in a sentence."""
+EXPENSE_NAMES = {"cost_usd": "cost", "node_hours": "node time"}
+"""What the second axis of the front is called in a sentence, as at the head of the table."""
+_UNITS_S = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in the unit that suits it.
+    """Return a duration as the table shows one.
 
     >>> duration(4.25), duration(48), duration(1500), duration(90000)
-    ('4.2 s', '48 s', '25 min', '25 h')
+    ('4.25 s', '48.0 s', '25.0 min', '25.0 h')
     """
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{_short(seconds / size)} {unit}"
-    return f"{_short(seconds)} s"
+    return figures.text("time_s", seconds)
+
+
+def given_duration(seconds: float) -> str:
+    """Return a duration that a job states: in whole units where it is some, without the zeros of a rounded one.
+
+    >>> given_duration(7200), given_duration(360000), given_duration(90), given_duration(12.34)
+    ('2 h', '100 h', '90 s', '12.3 s')
+    """
+    whole = next((f"{seconds / size:g} {name}" for size, name in _UNITS_S if seconds % size == 0), None)
+    return whole or _plain(duration(seconds))
 
 
 def memory(size_bytes: float) -> str:
-    """Return a size in GiB or MiB.
+    """Return a size as the table shows one.
 
     >>> memory(3 * 2**29), memory(2**20)
-    ('1.5 GiB', '1.0 MiB')
+    ('1.50 GiB', '1.00 MiB')
     """
-    return f"{_short(size_bytes / 2**30)} GiB" if size_bytes >= 2**30 else f"{_short(size_bytes / 2**20)} MiB"
+    return figures.text("memory_bytes", size_bytes)
+
+
+def given_memory(size_bytes: float) -> str:
+    """Return a size that a job states, without the zeros of a rounded one."""
+    return _plain(memory(size_bytes))
 
 
 def expense(value: float, quantity: str) -> str:
-    """Return a cost or a number of node-hours.
+    """Return a cost or a time of nodes as the table shows it.
 
     >>> expense(1.25, "cost_usd"), expense(0.004, "cost_usd"), expense(0.5, "node_hours")
-    ('$1.25', '$0.0040', '0.50 node-hours')
+    ('$1.25', '0.40 ¢', '30.0 min of node time')
     """
-    digits = f"{value:.2f}" if value >= 0.1 else f"{value:#.2g}"
-    return f"${digits}" if quantity == "cost_usd" else f"{digits} node-hours"
+    return figures.text(quantity, value) + (" of node time" if quantity == "node_hours" else "")
 
 
 def usd(value: float) -> str:
-    """Return an amount of money."""
-    return expense(value, "cost_usd")
+    """Return an amount of money as the table shows one."""
+    return figures.text("cost_usd", value)
+
+
+def given_usd(value: float, like: float | None) -> str:
+    """Return a budget that a job states, in the unit of the cost beside it; None is no cost.
+
+    >>> given_usd(20.0, 12.5), given_usd(0.5, 0.2), given_usd(0.5, None)
+    ('$20', '50 ¢', '$0.5')
+    """
+    return _plain(figures.text("cost_usd", value, like=max(value, 1.0) if like is None else like))
 
 
 def grams(amount: float) -> str:
@@ -89,15 +110,17 @@ def listed(parts: Sequence[str]) -> str:
     return f"{', '.join(head)} and {last}" if head else last
 
 
-def beside_limit(value: float, limit: float, write: Callable[[float], str]) -> tuple[str, str]:
+def beside_limit(
+    value: float, limit: float, write: Callable[[float], str], given: Callable[[float], str]
+) -> tuple[str, str]:
     """Return a value and the limit it breaks as text, the difference spelt out where rounding would hide it.
 
-    >>> beside_limit(61, 30, duration), beside_limit(606, 600, duration)
-    (('61 s', '30 s'), ('10 min (1.0 % more)', '10 min'))
+    >>> beside_limit(61, 30, duration, given_duration), beside_limit(606, 605, duration, given_duration)
+    (('61.0 s', '30 s'), ('10.1 min (0.2 % more)', '10.1 min'))
     """
-    shown, bound = write(value), write(limit)
+    shown = write(value)
     more = max(value / max(limit, 1e-300) - 1, 0.001)
-    return (f"{shown} ({percent(more)} more)" if shown == bound else shown), bound
+    return (f"{shown} ({percent(more)} more)" if shown == write(limit) else shown), given(limit)
 
 
 def describe(candidate: Candidate) -> str:
@@ -116,9 +139,7 @@ def describe(candidate: Candidate) -> str:
 
 def time_with_interval(row: Row) -> str:
     """Return the forecast of the time to train with its interval."""
-    time = row["time_to_train_s"]
-    assert time.value is not None and time.low is not None and time.high is not None
-    return f"{duration(time.value)} ({duration(time.low)} to {duration(time.high)})"
+    return figures.with_interval("time_to_train_s", row["time_to_train_s"])
 
 
 def admitting_duration(seconds: float) -> str:
@@ -153,6 +174,12 @@ def admitting_size(size_bytes: float) -> str:
     if size_bytes > 2**30:
         return f"{math.ceil(size_bytes / 2**30 * 10) / 10:g}GiB"
     return f"{math.ceil(size_bytes / 2**20)}MiB"
+
+
+def _plain(text: str) -> str:
+    """Return a figure without the zeros after its point: what a job states is no rounded number."""
+    figure, space, unit = text.partition(" ")
+    return (figure.rstrip("0").rstrip(".") if "." in figure else figure) + space + unit
 
 
 def _short(value: float) -> str:

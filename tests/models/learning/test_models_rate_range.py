@@ -25,6 +25,17 @@ def table(bests, noise=0.02, rates=RATES, **kind):
     return [[bowl(rate, best, noise * random.standard_normal(), **kind) for rate in rates] for best in bests]
 
 
+def cut_short(run, most, seeds=3):
+    """Search until ``most`` runs are made; return what is known then."""
+    losses = {}
+    trials = Trials(losses=losses, initial=[2.3] * seeds, seeds=seeds)
+    for _ in range(most):
+        if (place := next_place(trials, adaptive=False)) is not None:
+            tried = losses.setdefault(place, [])
+            tried.append(run(rate_at(place), len(tried)))
+    return trials
+
+
 def searched(run, seeds=3, adaptive=False, initial=2.3):
     """Search with ``run(rate, seed)`` as the final loss; return the result and how often it ran."""
     losses = {}
@@ -169,6 +180,28 @@ def test_a_parabola_is_found_exactly_between_unequal_neighbours():
     places = np.array([0.0, 1.0, 3.0, 4.0])
     assert optimum(places, ((places - 1.4) ** 2)[None, :]) == pytest.approx([1.4])
     assert optimum(places, np.array([[0.0, 1.0, 2.0, 3.0], [3.0, 2.0, 1.0, 0.0]])).tolist() == [0.0, 4.0]
+
+
+@pytest.mark.parametrize("best", [0.02, 0.06, 0.3])
+def test_two_seeds_find_in_the_runs_that_are_planned_for_them_what_all_would(best):
+    random = np.random.default_rng(5)
+    noise = {(rate_at(place), seed): random.standard_normal() for place in range(-28, 9) for seed in range(3)}
+
+    def run(rate, seed):
+        return bowl(rate, best, 0.02 * noise[rate, seed], diverges_from=12 * best)
+
+    few, all_of_them = cut_short(run, 14, seeds=2), cut_short(run, 99)
+    assert (few.seeds_used, all_of_them.seeds_used) == (2, 3)
+    found, sure = few.result(), all_of_them.result()
+    assert found.low <= best <= found.high and sure.low <= best <= sure.high
+    assert found.rate == pytest.approx(sure.rate, rel=0.4)
+
+
+def test_a_search_that_time_ends_rests_on_the_seeds_that_have_tried_enough():
+    seeds = [cut_short(lambda rate, seed: bowl(rate, 0.06), most).seeds_used for most in range(1, 30)]
+    assert seeds == sorted(seeds) and seeds[0] == 2 and seeds[-1] == 3
+    early = cut_short(lambda rate, seed: bowl(rate, 0.06), 5).result(longer="Give probe.seconds 45 or more")
+    assert early.refused == "there was not the time for two seeds at three rates. Give probe.seconds 45 or more"
 
 
 def test_a_search_ends_where_nothing_helps():

@@ -17,6 +17,7 @@ from scipy import stats
 
 Array = NDArray[np.float64]
 
+FEWEST_SEEDS, FEWEST_RATES = 2, 3
 MOST_RATIO = 10.0  # of the interval's ends; wider, and the test has found nothing
 _NEAR = 0.5  # of the best gain: rates with less do not say how sure the best is
 _STEEPEST = 3.0  # of a rise against the one on the other side
@@ -107,7 +108,13 @@ def likely_optima(log_rates: Array, scores: Array) -> Array:
     return np.sort(optimum(log_rates, scores.mean(axis=0) + noise))
 
 
-def find_rate(rates: Sequence[float], losses: Sequence[Sequence[float]], initial: Sequence[float]) -> RateRange:
+def find_rate(
+    rates: Sequence[float],
+    losses: Sequence[Sequence[float]],
+    initial: Sequence[float],
+    *,
+    longer: str = "Give probe.seconds more",
+) -> RateRange:
     """Return the rate with its interval, or why there is none.
 
     Parameters
@@ -118,30 +125,30 @@ def find_rate(rates: Sequence[float], losses: Sequence[Sequence[float]], initial
         Over held-out samples after each run, NaN where it diverged; shape ``(seeds, rates)``.
     initial
         Of the untrained networks, shape ``(seeds,)``.
+    longer
+        The advice where longer runs would tell more, without a final full stop.
     """
     if not np.all(np.isfinite(initial)):
         return _refused("the loss of the untrained network is not finite. Mend the network, the loss or the data")
-    if len(initial) < 2 or len(rates) < 3:
-        return _refused("there was not the time for two seeds at three rates. Give probe.seconds more")
+    if len(initial) < FEWEST_SEEDS or len(rates) < FEWEST_RATES:
+        return _refused(f"there was not the time for two seeds at three rates. {longer}")
     log_rates, scores = np.log(np.asarray(rates)), gains(np.asarray(losses, dtype=float), np.asarray(initial))
     if not _gained(scores):
         return _refused(
             f"no rate from {rates[0]:.2g} to {rates[-1]:.2g} makes the loss over held-out samples fall for certain. "
-            "Give probe.seconds more, so that runs are longer, or look into the data"
+            f"{longer}, so that runs are longer, or look into the data"
         )
     draws = likely_optima(log_rates, scores)
     best = float(np.median(draws))
     for end, chance in chances_of_ends(log_rates, draws):
         if chance > _MOST_BEYOND or int(scores.mean(axis=0).argmin()) == end % len(rates):
             where = "below" if end == 0 else "above"
-            return _refused(
-                f"the best rate may lie {where} {rates[end]:.2g}, which was the last tried. Give probe.seconds more"
-            )
+            return _refused(f"the best rate may lie {where} {rates[end]:.2g}, which was the last tried. {longer}")
     low, high = _interval(log_rates, scores, draws)
     if high / low > MOST_RATIO:
         return _refused(
             f"the {len(initial)} seeds disagree: the best rate may be anything from {low:.2g} to {high:.2g}. "
-            "Give probe.seconds more, so that runs are longer"
+            f"{longer}, so that runs are longer"
         )
     return RateRange(rate=float(np.exp(best)), low=low, high=high)
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tula_core.models.learning.rate_range import (
+    FEWEST_RATES,
+    FEWEST_SEEDS,
     TAIL,
     Array,
     RateRange,
@@ -46,21 +48,27 @@ class Trials:
     initial: Sequence[float]
     seeds: int
 
-    def complete(self) -> list[int]:
-        """Return the places that all seeds have tried, ascending."""
-        return sorted(index for index, tried in self.losses.items() if len(tried) >= self.seeds)
+    def complete(self, seeds: int | None = None) -> list[int]:
+        """Return the places that so many seeds have tried, by default all, ascending."""
+        return sorted(index for index, tried in self.losses.items() if len(tried) >= (seeds or self.seeds))
+
+    @property
+    def seeds_used(self) -> int:
+        """How many seeds the result rests on: fewer than all where the time ended before all had tried enough rates."""
+        enough = (count for count in range(self.seeds, FEWEST_SEEDS, -1) if len(self.complete(count)) >= FEWEST_RATES)
+        return next(enough, min(FEWEST_SEEDS, self.seeds))
 
     def table(self) -> tuple[list[float], list[list[float]]]:
-        """Return the rates that all seeds have tried, ascending, and their losses, one list for each seed."""
-        places = self.complete()
+        """Return the rates that the seeds used have tried, ascending, and their losses, one list for each seed."""
+        places = self.complete(self.seeds_used)
         return [rate_at(index) for index in places], [
-            [self.losses[index][seed] for index in places] for seed in range(self.seeds)
+            [self.losses[index][seed] for index in places] for seed in range(self.seeds_used)
         ]
 
-    def result(self) -> RateRange:
-        """Return what they show."""
+    def result(self, longer: str = "Give probe.seconds more") -> RateRange:
+        """Return what they show; ``longer`` as `find_rate` takes it."""
         rates, losses = self.table()
-        return find_rate(rates, losses, list(self.initial)[: self.seeds])
+        return find_rate(rates, losses, list(self.initial)[: self.seeds_used], longer=longer)
 
     def scores(self, places: Sequence[int], seeds: int) -> Array:
         """Return the gains of the first ``seeds`` at ``places``, shape ``(seeds, places)``."""
@@ -100,16 +108,12 @@ def _outer(tried: Sequence[int], best: int, step: int) -> int | None:
 
 
 def _finer(trials: Trials, centre: int) -> int | None:
-    """Return the next place of the passes in which all seeds take part."""
-    complete = trials.complete()
-    if centre not in complete:
-        return centre
+    """Return the next place of the passes in which all seeds take part; two of them go first, should the time end."""
     for step in (_MIDDLE, 1):
-        places = [index for index in complete if (index - centre) % step == 0]
-        best = places[int(trials.scores(places, trials.seeds).mean(axis=0).argmin())]
-        for index in (best - step, best + step):
-            if index not in complete and LOWEST <= index <= HIGHEST:
+        for seeds in dict.fromkeys((min(FEWEST_SEEDS, trials.seeds), trials.seeds)):
+            if (index := _beside_best(trials, centre, step, seeds)) is not None:
                 return index
+    complete = trials.complete()
     if complete[-1] - complete[0] >= _WIDEST:
         return None
     log_rates = np.log([rate_at(index) for index in complete])
@@ -119,3 +123,14 @@ def _finer(trials: Trials, centre: int) -> int | None:
         if chance > TAIL and LOWEST <= index <= HIGHEST:
             return index
     return None
+
+
+def _beside_best(trials: Trials, centre: int, step: int, seeds: int) -> int | None:
+    """Return a place, ``step`` from the best of the first ``seeds`` seeds, that they have not all tried."""
+    complete = trials.complete(seeds)
+    if centre not in complete:
+        return centre
+    places = [index for index in complete if (index - centre) % step == 0]
+    best = places[int(trials.scores(places, seeds).mean(axis=0).argmin())]
+    beside = (index for index in (best - step, best + step) if index not in complete and LOWEST <= index <= HIGHEST)
+    return next(beside, None)
