@@ -28,6 +28,7 @@ from tula_core.records import Row as Forecast
 
 KEPT_WITHIN = 0.005
 STEPS_SHARE = 0.4
+_SHOWN = 4  # of what was weighed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +153,8 @@ class Choices:
         """Return what was chosen among which, in words."""
         kept = json.loads(self._path(bench, rate, f"{row.name}.choice").read_text())
         named = f"{bench.name}, {row.name}: batch {kept['batch']} with {' + '.join(kept['methods'])}"
-        return f"{named}, of {'; '.join(kept['weighed'])}"
+        count = len(kept["weighed"])
+        return f"{named}, of {count}, the surest being: {'; '.join(kept['weighed'][:_SHOWN])}"
 
     def make(self, bench: BenchJob, rate: float, row: Row) -> None:
         """Probe the job, unless its probe is there, and choose."""
@@ -165,7 +167,8 @@ class Choices:
         profile = load(Profile, path)
         weighed = weigh(profiling.complete(job, profile), profile, batches(bench, row))
         chosen = choose(weighed, job.constraints.confidence, job.recipe.optimizer or "sgd").choice
-        kept = {**asdict(chosen), "weighed": [str(item) for item in weighed]}
+        surest = sorted(weighed, key=lambda item: -(item.chance or 0.0))
+        kept = {**asdict(chosen), "weighed": [str(item) for item in surest]}
         self._path(bench, rate, f"{row.name}.choice").write_text(json.dumps(kept, indent=1) + "\n")
         print(self.line(bench, rate, row), file=sys.stderr, flush=True)
 
