@@ -101,7 +101,8 @@ def _responses(fitted: Predictor, packages: Packages, made: Plan) -> dict[str, f
     from tula_core.mitigations import MITIGATIONS, effects_of
     from tula_core.models.response import method_response
 
-    known, found = effects_of(packages), {}
+    known = effects_of(packages)
+    found: dict[str, float] = {}
     for number, row in enumerate(made.table):
         cards = {name: MITIGATIONS[name].effect for name in row.candidate.mitigation if name in known}
         if cards and made.choice is not None and _alike(row.candidate, made.choice.candidate):
