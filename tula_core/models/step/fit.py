@@ -8,13 +8,15 @@ equations miss at the measured configurations is kept where it was seen and forg
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tula_core.errors import InputError
+from tula_core.models.blocks import in_blocks
 from tula_core.models.inference.scatter import machine_scatter
 from tula_core.models.step.communication import Links
 from tula_core.models.step.fitted import Fitted
@@ -32,6 +34,7 @@ DRIFT_SD = 0.05
 
 _FAR_SD = 0.06  # per unit of distance beyond the nearest measured configuration
 _PARTS = ("loader", "compute", "communication", "optimizer")
+_BLOCK = 2048  # configurations at once
 _OCTAVE_WEIGHTS = np.array([1.0, 1.0, 0.0, 2.0, 0.5])  # of batch, fullest and emptiest node, nodes, accumulation
 
 
@@ -48,7 +51,7 @@ class StepTimeModel:
     def predict(self, shapes: Shapes) -> tuple[Array, Array]:
         """Return median seconds of a steady step and their log standard deviation, each of shape (n,)."""
         log_mean, variance = self.law.predict(shapes)
-        far = _FAR_SD * np.maximum(self._distance(shapes).min(axis=0) - 1.0, 0.0)
+        far = self._far(shapes)
         return np.exp(log_mean), np.sqrt(self.widening**2 * variance + self.drift_sd**2 + far**2)
 
     def seconds(self, shapes: Shapes) -> Array:
@@ -61,16 +64,31 @@ class StepTimeModel:
         The drift between measuring and training is left out: no measurement takes it away.
         """
         log_mean, covariance = self.law.joint(shapes)
-        far = _FAR_SD * np.maximum(self._distance(shapes).min(axis=0) - 1.0, 0.0)
+        far = self._far(shapes)
         return log_mean, self.widening**2 * covariance + np.outer(far, far)
 
     def first_step_extra_s(self, shapes: Shapes) -> Array:
         """Return seconds that the first step takes beyond a steady one, from the nearest measured configuration."""
-        return np.asarray(self.first_extra_s[self._distance(shapes).argmin(axis=0)])
+        nearest = self._in_blocks(shapes, lambda part: self._distance(part).argmin(axis=0))
+        return np.asarray(self.first_extra_s[nearest])
 
     def is_measured(self, shapes: Shapes) -> NDArray[np.bool_]:
         """Return where the very configuration was timed, shape (n,)."""
-        return np.asarray(same(self.law.places, octaves(shapes)).any(axis=0) & self.timed, dtype=np.bool_)
+        found = self._in_blocks(shapes, lambda part: np.asarray(same(self.law.places, octaves(part)).any(axis=0)))
+        return np.asarray(found & self.timed, dtype=np.bool_)
+
+    def _far(self, shapes: Shapes) -> Array:
+        """Return the log standard deviation of being far from every measured configuration, shape (n,)."""
+        nearest = self._in_blocks(shapes, lambda part: self._distance(part).min(axis=0))
+        return np.asarray(_FAR_SD * np.maximum(nearest - 1.0, 0.0))
+
+    @staticmethod
+    def _in_blocks(shapes: Shapes, found: Callable[[Shapes], NDArray[Any]]) -> NDArray[Any]:
+        """Return what is found of all configurations, of a block at a time: there are as many rows as were measured."""
+        count = len(shapes.nodes)
+        if count <= _BLOCK:
+            return found(shapes)
+        return np.concatenate(in_blocks(lambda block: found(shapes.part(block)), count, _BLOCK))
 
     def _distance(self, shapes: Shapes) -> Array:
         """Return distances from the measured configurations in octaves, shape (m, n); a doubling of nodes is two."""
