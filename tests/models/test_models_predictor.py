@@ -131,7 +131,7 @@ def test_no_pilots_leave_accuracy_unknown_and_say_so():
     assert (row["epochs"].low, row["epochs"].value, row["epochs"].high) == (1, 5, 5)
     assert row["time_to_train_s"].low < 0.6 * row["time_to_train_s"].value
     assert predictor.reach_probability(candidate()) is None
-    assert any("no pilot is above chance" in sentence for sentence in predictor.assumptions)
+    assert any("no pilot was run" in sentence for sentence in predictor.assumptions)
 
 
 def test_a_target_on_another_metric_is_not_answered_by_this_one():
