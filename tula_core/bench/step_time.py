@@ -19,7 +19,8 @@ from tula_core.bench.kind import PAIR_COLUMNS, Kind, Table
 from tula_core.bench.step_time_rows import PROTOCOLS, asked, in_order, known, pairs, read_rows, shapes_of, timings_of
 from tula_core.errors import InputError
 from tula_core.models.inference.fitting import Z90
-from tula_core.models.step.inference import Fitted, fit_law
+from tula_core.models.step.fitted import Fitted
+from tula_core.models.step.inference import fit_law
 from tula_core.models.step.population import Population, load_population, prior_of
 
 Array = NDArray[np.float64]

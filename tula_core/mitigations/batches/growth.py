@@ -10,9 +10,10 @@ Evidence: ResNet-50 76.1 % in under half an hour, by order of magnitude fewer up
 table, from memory); Seesaw 36 % less time at equal loss (Meterez et al. 2025, abstract). On validation splits at the
 small batch's rate, a perceptron at 64 times the batch lost 1.0, 0.8 and 0.4 points with ``until`` 0.6, 0.8 and 0.9, for
 20, 27 and 30 % of the steps, and at 32 times a batch of 64 0.52, 0.18 and 0.33 with ``until`` 0.6, 0.75, and 0.75 with
-``start`` 2, for 25, 30 and 18 %; a convolutional network at 32 times 2.1 and 1.5 with 0.6 and 0.9. A fixed batch of as many steps whose rate is tuned
-kept more than ``until`` 0.6, 0.6 points in the mean of four small jobs on their test sets, so that growth is for those
-who need the largest batch late in the run: where nodes are added, or where it alone is quick.
+``start`` 2, for 25, 30 and 18 %; a convolutional network at 32 times 2.1 and 1.5 with 0.6 and 0.9. A fixed batch of as
+many steps whose rate is tuned kept more than ``until`` 0.6, 0.6 points in the mean of four small jobs on their test
+sets, so that growth is for those who need the largest batch late in the run: where nodes are added, or where it alone
+is quick.
 Sources: Smith, Kindermans, Ying, Le 2018, arXiv 1711.00489, section 3; Meterez et al. 2025, arXiv 2510.14717.
 
 >>> [(stage.from_fraction, stage.batch) for stage in growing(64, 512, until=0.6, factor=2.0)]
