@@ -29,7 +29,7 @@ from tula_core.models.totals import checkpoint_share, steps_per_epoch, tail_shap
 
 Array = NDArray[np.float64]
 
-_BLOCK = 128  # configurations whose draws are made at once: what a core keeps near itself
+_BLOCK = 256  # configurations whose draws are made at once: what a core keeps near itself
 
 
 def forecast_bands(models: Models, shapes: Shapes, learnt: Learnt, limits_w: Array | None = None) -> dict[str, Band]:
@@ -90,6 +90,12 @@ class _Part:
         factors = np.exp(np.multiply.outer(sds, normal)) if few else None
         return cls(seconds=seconds, log_sd=log_sd, normal=normal, factors=factors, which=which)
 
+    @classmethod
+    def each(cls, part: tuple[Array, Array], normal: Array) -> _Part:
+        """Return the same for a part whose log sd differs from run to run."""
+        seconds, log_sd = part
+        return cls(seconds=seconds, log_sd=log_sd, normal=normal, factors=None, which=np.zeros(0, dtype=np.intp))
+
     def drawn(self, block: slice) -> Array:
         """Return draws of the seconds of some of the runs, shape (rows, draws)."""
         if self.factors is None:
@@ -120,7 +126,7 @@ def _run_parts(models: Models, shapes: Shapes, step: tuple[Array, Array]) -> _Ru
     return _Run(
         start=_Part.of(models.overheads.start_up.predict(shapes.processes), starts),
         first_s=models.step.first_step_extra_s(shapes) + new_s,
-        epoch=_Part.of((epoch_s, log_sd), steps),
+        epoch=_Part.each((epoch_s, log_sd), steps),
         evaluation=_Part.of(evaluation_time(models, shapes, step_s), evaluations),
     )
 
