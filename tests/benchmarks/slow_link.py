@@ -37,7 +37,7 @@ from tests.benchmarks.slow_link_runs import PROBE_BYTES, Row, Setting, seen_gbps
 from tula_core.errors import InputError
 from tula_core.mitigations.batches.stages import batch_of, processes_of
 from tula_core.records import Candidate
-from tula_core.search.odds import LEAST_CONFIDENCE
+from tula_core.search.odds import EVEN_CHANCE
 
 FASTER, BELOW_POINTS = 4.0, 100 * KEPT_WITHIN
 _JOB, _RATE = "mlp-20k", 0.05
@@ -64,7 +64,7 @@ def chosen_rows(weighed: Sequence[Weighed], confidence: float, small: int) -> li
             Row(name=name, candidate=item.candidate, chosen=item)
             for name, item in (
                 ("auto", choose(weighed, confidence)),
-                ("both", choose([item for item in weighed if ends_on_both(item.candidate)], LEAST_CONFIDENCE)),
+                ("both", choose([item for item in weighed if ends_on_both(item.candidate)], EVEN_CHANCE)),
             )
         ),
     ]
