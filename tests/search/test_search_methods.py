@@ -20,6 +20,9 @@ def test_a_plan_says_which_methods_act_in_its_forecast() -> None:
     assert "pilots trained with the rates of linear-lr and warmup" in plain and "beware" not in plain
     costly = " ".join(method_notes(("linear-lr", "sam", "ema"), {}))
     assert "pilots trained without sam and ema" in costly and "2.06 times" in costly
+    assert "nothing here says how much it helps" in costly
+    known = " ".join(method_notes(("schedule-free", "sqrt-lr"), {}))
+    assert "what other trainings say of schedule-free is used with mitigation auto alone" in known
     assert "stages of growth are part" in " ".join(method_notes(("growth",), {}))
     assert "2 times" in " ".join(method_notes(("batch-augmentation",), {}))
     assert "6 times" in " ".join(method_notes(("batch-augmentation",), {"batch-augmentation": {"copies": 6}}))

@@ -52,7 +52,8 @@ def gap_words(method: str) -> str:
 
 def count_words(evidence: Evidence) -> str:
     """Return how many outcomes there are, and how many of them teach nothing and why."""
-    parts = [f"{evidence.outcomes} finished outcomes of {len(evidence.jobs)} workloads"]
+    outcomes, workloads = ("" if count == 1 else "s" for count in (evidence.outcomes, len(evidence.jobs)))
+    parts = [f"{evidence.outcomes} finished outcome{outcomes} of {len(evidence.jobs)} workload{workloads}"]
     if evidence.failed:
         parts.append(f"{evidence.failed} failed or killed that give no ratio")
     if evidence.elsewhere:
@@ -62,7 +63,7 @@ def count_words(evidence: Evidence) -> str:
     if evidence.changed:
         parts.append(f"{evidence.changed} whose methods were replaced on the way")
     if evidence.unclear:
-        parts.append(f"{evidence.unclear} that do not say what a single method did")
+        parts.append(f"{evidence.unclear} that say nothing of a single method")
     if evidence.unattributed:
         parts.append(f"{evidence.unattributed} by predictor versions that cannot be found")
     return ", ".join(parts)

@@ -112,8 +112,10 @@ def _ends(quantity: str, interval: Interval, share: bool) -> tuple[str, str] | N
 def _figure(quantity: str, value: float) -> str:
     if quantity == "steps":
         return f"{value:,.0f}"
-    if quantity == "epochs" or (quantity == "memory_bytes" and value < 10):
-        return f"{value:.1f}" if quantity == "epochs" else f"{value:.2f}"
+    if quantity == "epochs":  # an interval of four digits would not fit a narrow table
+        return f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
+    if quantity == "memory_bytes" and value < 10:
+        return f"{value:.2f}"
     if quantity == "cost_usd" and 0 < value < 1:
         # Two digits, no more than thousandths of a cent: more would not fit a narrow table.
         return f"{value:.{min(1 - math.floor(math.log10(value)), 3)}f}"

@@ -40,7 +40,7 @@ def method_notes(names: Sequence[str], options: Options, packages: Packages | No
     if others:
         notes.append(
             f"beware: the pilots trained without {words.listed(others)}, and accuracy and epochs are forecast without "
-            "its effect: nothing here says how much it helps"
+            f"its effect: {_elsewhere(others)}"
         )
     if _ADAPTIVE in names:
         notes.append(
@@ -48,6 +48,14 @@ def method_notes(names: Sequence[str], options: Options, packages: Packages | No
             "values are those of the planned batch from the start, and intervals reach to a run that never grows"
         )
     return notes + _cost_notes(names, options)
+
+
+def _elsewhere(names: Sequence[str]) -> str:
+    """Return whether anything is known of methods that a job named itself."""
+    known = [name for name in names if MITIGATIONS[name].effect is not None]
+    if not known:
+        return "nothing here says how much it helps"
+    return f"what other trainings say of {words.listed(known)} is used with mitigation auto alone"
 
 
 def _chosen_notes(names: Sequence[str], options: Options, packages: Packages) -> list[str]:
