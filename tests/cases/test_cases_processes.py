@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -209,9 +210,9 @@ def wait_for_grandchild(parent: psutil.Process, seconds: float = 90.0) -> list[p
     """Return all descendants once a worker has started a process of its own."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        workers = parent.children()
-        if any(worker.children() for worker in workers):
-            return descendants(parent)
+        with contextlib.suppress(psutil.NoSuchProcess):  # an earlier worker, which ended while it was looked at
+            if any(worker.children() for worker in parent.children()):
+                return descendants(parent)
         time.sleep(0.1)
     raise AssertionError("no worker began")
 
@@ -286,5 +287,8 @@ def test_p75_two_jobs_on_one_host_do_not_meet(tmp_path: Path, monkeypatch: pytes
 @pytest.fixture(autouse=True)
 def no_worker_is_left() -> Iterator[None]:
     yield
-    left = [child.cmdline() for child in psutil.Process().children(recursive=True) if child.is_running()]
+    left = []
+    for child in descendants(psutil.Process()):
+        with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile
+            left.append(child.cmdline())
     assert not [words for words in left if "tula_core.engine.worker" in json.dumps(words)]

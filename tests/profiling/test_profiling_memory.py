@@ -19,9 +19,13 @@ SUPPORT = Path(memory_workloads.__file__).parent
 def read(folder, name, sizes, content_s=0.0):
     made = getattr(memory_workloads, name)()
     job = Job(workload=f"memory_workloads:{name}").resolved(made.recipe, None)
-    payload = {"job": job.to_dict(), "sizes": sizes, "content_s": content_s}
-    task = WorkerTask(entry="memory_workloads:readings", payload=payload, folder=folder, timeout_s=200)
-    return job, describe(made, job), launch(task, lambda event: None).unwrap()
+    return job, describe(made, job), launched(folder, "readings", job, sizes=sizes, content_s=content_s)
+
+
+def launched(folder, entry, job, **payload):
+    payload["job"] = job.to_dict()
+    task = WorkerTask(entry=f"memory_workloads:{entry}", payload=payload, folder=folder, timeout_s=200)
+    return launch(task, lambda event: None).unwrap()
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +79,10 @@ def test_a_sample_in_fifty_that_needs_ten_times_as_much_is_found(tmp_path):
     assert content.samples == 300
     assert margin.depends
     assert 5 < margin.worst < 10.5
+
+
+def test_no_graph_outlives_its_pass(tmp_path):
+    """A graph that is kept holds all its activations: of a look at three hundred samples, more than the largest batch."""
+    job = Job(workload="memory_workloads:marked").resolved(memory_workloads.marked().recipe, None)
+    found = launched(tmp_path / "task", "graphs_left", job)
+    assert found == {"in_steps": 0, "content": 0, "samples": 100}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import tiny_workloads
 import torch
@@ -35,6 +37,36 @@ class SmallConv(nn.Module):
         return self.last(self.layers(inputs).mean((2, 3)))
 
 
+class Mark:
+    """Lives as long as the graph of one forward pass; ``alive`` are those of all passes so far."""
+
+    alive: ClassVar[weakref.WeakSet[Mark]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self.alive.add(self)
+
+
+class _Marking(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, output: Tensor) -> Tensor:
+        context.mark = Mark()
+        return output.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class Marked(SmallConv):
+    """Ends in an operation whose result is kept for its own gradient, as that of every sigmoid or softmax is."""
+
+    most_alive = 0  # at the beginning of a pass
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        Marked.most_alive = max(Marked.most_alive, len(Mark.alive))
+        return _Marking.apply(super().forward(inputs)).tanh()
+
+
 class Crowded(SmallConv):
     """Works ten times as much on samples that hold something."""
 
@@ -61,6 +93,20 @@ def small_conv() -> Workload:
 
 def crowded() -> Workload:
     return workload(Crowded, 600, crowded=12)
+
+
+def marked() -> Workload:
+    return workload(Marked, 100)
+
+
+def graphs_left(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:
+    """Count the graphs alive at the beginning of any pass of accumulated steps, and after a look at single samples."""
+    rig = Rig(context, {"seconds": 60.0, "launched_at_s": time.time(), "share": 1.0, "later_starts": 0, **payload})
+    first_look(rig, SizeRun(local_batch=4, feed=StepFeed(rig, rig.layout(4, accumulation=3))), lambda: None)
+    in_steps = Marked.most_alive
+    content = sample_content(rig, 10.0)
+    gc.collect()
+    return {"in_steps": in_steps, "content": len(Mark.alive), "samples": content.samples if content else 0}
 
 
 def readings(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:

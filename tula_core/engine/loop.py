@@ -139,6 +139,7 @@ def _backward(
                 share = loss if factor == 1 else loss * factor
                 (trainee.scaler.scale(share) if trainee.scaler is not None else share).backward()  # type: ignore[no-untyped-call]
             shown.append(loss.detach())
+            del loss, share  # with them goes the graph, before the next one is built
         if moments is not None:
             moments.after(index, step)
         losses.append(shown[0] if len(shown) == 1 else torch.stack(shown).mean())

@@ -150,7 +150,7 @@ def saved_bytes(rig: Rig, batch: tuple[Any, Any]) -> float:
         if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
             held.append(tensor.detach())
-        return tensor
+        return tensor.detach()  # itself, an operation's own result would keep its graph alive for ever
 
     inputs, targets = trainee.to_device(batch)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), trainee.autocast():
