@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tula_core.profiling import sweep as sweeping
+from tula_core.profiling.scouts import Scouts
 from tula_core.profiling.timing import SizeRun
 
 SIZES = (8, 16, 32, 64)
@@ -95,3 +96,36 @@ def test_sizes_get_as_many_steps_as_each_other_where_time_is_short(monkeypatch):
 def test_the_same_measurements_lead_to_the_same_blocks(monkeypatch):
     counts = [[len(run.blocks) for run in run_rounds(monkeypatch, 20.0, CLOSE)[0].runs] for _ in range(2)]
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize(
+    ("sample_s", "looked_at"),
+    [(0.001, [32, 64, 128]), (0.02, [8, 32]), (0.05, [8, 32]), (0.1, [32])],
+)
+def test_a_slow_network_is_looked_at_in_two_sizes_where_time_allows(monkeypatch, sample_s, looked_at):
+    """A step at one size alone does not tell what a larger one takes."""
+    clock = Clock(25.0, {})
+    clock.base_bytes, clock.memory_limit_bytes, clock.machine_limit_bytes = 0, 10**9, 10**9
+    clock.layout = lambda size: None
+
+    def look(rig, run, after_first):
+        run.preliminary = [sample_s * run.local_batch] * 2
+        clock.left -= 7 * run.preliminary[0]
+
+    monkeypatch.setattr(
+        sweeping,
+        "MemoryPhases",
+        lambda rig: SimpleNamespace(
+            end_first_step=None, end_training=lambda: None, peaks=lambda size: {"peak_bytes": 1, "first_peak_bytes": 1}
+        ),
+    )
+    monkeypatch.setattr(sweeping, "first_look", look)
+    monkeypatch.setattr(sweeping, "StepFeed", lambda *_: SimpleNamespace(full_steps=4))
+    monkeypatch.setattr(sweeping, "PowerLog", NoMeter)
+    scouts = Scouts(peaks=[(2, 1)], seconds=[4 * sample_s, 2 * sample_s])
+    monkeypatch.setattr(sweeping, "send_scouts", lambda *_: scouts)
+    monkeypatch.setattr(sweeping.Sweep, "_report", lambda self, run: None)
+    monkeypatch.setattr(sweeping.Sweep, "_evaluate_batch", lambda self, run, phases: None)
+    sweep = sweeping.Sweep(clock, {"sizes": [32, 64, 128], "smaller": [2, 4, 8, 16]})
+    sweep.first_looks()
+    assert [run.local_batch for run in sweep.runs] == looked_at

@@ -11,7 +11,10 @@ from tula_core.profiling.rig import Rig, StepFeed
 from tula_core.profiling.statistics import forecast_peak
 from tula_core.profiling.timing import plain_steps
 
+FIRST_LOOK_SHARE = 0.4  # of the time may go into looks at sizes
+LOOK_STEPS = 8  # of a size, about
 _STRIDE = 2  # of the halvings: each scout is four times as large as the one before
+_PAIR_SHARE = 0.7  # of the time may go into looks at two sizes, where the second has to be looked at in any case
 
 
 @dataclass(slots=True)
@@ -55,6 +58,30 @@ def sizes_after(rig: Rig, scouts: Scouts, smaller: Sequence[int], sizes: Sequenc
     if not scouts.peaks or fits(rig, scouts.peaks, sizes[0]):
         return list(sizes)
     return [*(size for size in smaller if size >= scouts.peaks[-1][0]), *sizes]
+
+
+def with_quarter(sizes: Sequence[int], smaller: Sequence[int], scouts: Scouts, seconds: float) -> list[int]:
+    """Return the sizes, after a quarter of the first where there is time for a look at that but not at the second.
+
+    One size alone does not tell what of a step every sample takes and what each step takes whatever its size.
+
+    Parameters
+    ----------
+    smaller
+        Halvings of the first size, ascending.
+    seconds
+        All the time there is.
+    """
+    below = [size for size in smaller if size <= sizes[0] / 4]
+    if len(sizes) == 1 or not (below and scouts.seconds):
+        return list(sizes)
+    # As a small batch's sample takes no less time than a large one's, a step of the first size takes no longer.
+    first_s = scouts.seconds[-1] * sizes[0] / scouts.peaks[-1][0]
+    with_second, with_below = (1 + size / sizes[0] for size in (sizes[1], below[-1]))
+    crowded = LOOK_STEPS * first_s * with_second > FIRST_LOOK_SHARE * seconds
+    return (
+        [below[-1], *sizes] if crowded and LOOK_STEPS * first_s * with_below <= _PAIR_SHARE * seconds else list(sizes)
+    )
 
 
 def fits(rig: Rig, peaks: Sequence[tuple[int, int]], size: int) -> bool:

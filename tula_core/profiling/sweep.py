@@ -21,7 +21,15 @@ from tula_core.profiling.power import PowerLog
 from tula_core.profiling.precision import measure_precisions
 from tula_core.profiling.rate_rules import RATE_SHARE
 from tula_core.profiling.rig import Rig, StepFeed
-from tula_core.profiling.scouts import Scouts, fits, send_scouts, sizes_after
+from tula_core.profiling.scouts import (
+    FIRST_LOOK_SHARE,
+    LOOK_STEPS,
+    Scouts,
+    fits,
+    send_scouts,
+    sizes_after,
+    with_quarter,
+)
 from tula_core.profiling.statistics import drift
 from tula_core.profiling.timing import CLOCKED_STEPS, SizeRun, first_look, timed_block
 from tula_core.seeding import derive_seed
@@ -29,7 +37,6 @@ from tula_core.seeding import derive_seed
 if TYPE_CHECKING:
     from tula_core.engine.context import WorkerContext
 
-FIRST_LOOK_SHARE = 0.4  # of the time may go into the ascending pass
 PILOT_SHARE = 0.47  # of the time is kept for pilots, where the world has any
 _SIDE_SHARE = 0.06  # for the evaluation, and for the all-reduces
 _PRECISION_SHARE = 0.12  # of what then remains, for each of up to two other precisions
@@ -63,11 +70,14 @@ class Sweep:
         rig = self.rig
         sizes, smaller = self.payload["sizes"], self.payload["smaller"]
         self.scouts = send_scouts(rig, smaller, sizes[0])
-        for size in sizes_after(rig, self.scouts, smaller, sizes):
+        asked = sizes_after(rig, self.scouts, smaller, sizes)
+        if rig.context.processes == 1 and asked == sizes:
+            asked = with_quarter(sizes, smaller, self.scouts, self.begun_s)
+        for size in asked:
             feed = StepFeed(rig, rig.layout(size))
             if feed.full_steps == 0:
                 continue
-            self.limited_by = self._limit(size)
+            self.limited_by = self._limit(size, due=size == sizes[0] and asked[1:] == sizes)
             if self.limited_by:
                 break
             rig.context.emit("trying", local_batch=size)
@@ -101,15 +111,15 @@ class Sweep:
             phases.restart_evaluation()
             rig.evaluate_part(rig.trainee, size, rig.one_evaluation_batch(size))
 
-    def _limit(self, size: int) -> str:
-        """Return why ``size`` is not to be tried, empty where it is."""
+    def _limit(self, size: int, *, due: bool) -> str:
+        """Return why ``size`` is not to be tried, empty where it is; time was found already for one that is ``due``."""
         known = self.peaks or self.scouts.peaks
         if known and not fits(self.rig, known, size):
             return "memory"
-        if not self.runs:
+        if due or not self.runs:
             return ""
         last = self.runs[-1]
-        needed = last.start_extra_s + 8 * last.estimate_s * size / last.local_batch
+        needed = last.start_extra_s + LOOK_STEPS * last.estimate_s * size / last.local_batch
         spent = self.begun_s - self.rig.left_s()
         return "time" if spent + needed > FIRST_LOOK_SHARE * self.begun_s else ""
 
