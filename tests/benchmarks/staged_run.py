@@ -12,6 +12,7 @@ weights are wrong. Seconds mean something on a quiet machine only.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -157,8 +158,12 @@ def _require_alive(process: subprocess.Popen[bytes] | None, deadline: float) -> 
 def _kill(launcher: int, victim: str) -> None:
     """Kill the launcher or its worker of rank 0, and wait until nothing of the run is left."""
     parent = psutil.Process(launcher)
-    workers = [child for child in parent.children() if "tula_core.engine.worker" in child.cmdline()]
-    first = [worker.pid for worker in workers if worker.environ().get("RANK") == "0"]
+    workers, first = [], []
+    for child in parent.children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile
+            if "tula_core.engine.worker" in child.cmdline():
+                workers.append(child)
+                first += [child.pid] if child.environ().get("RANK") == "0" else []
     for pid in first if victim == WORKER else [launcher]:
         os.kill(pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(workers, timeout=_END_S)

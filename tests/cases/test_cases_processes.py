@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from factories import make_facts, make_job
+from families import command, still_there
 from fault_plans import plan_for
 
 import tula_core
@@ -200,7 +201,7 @@ def test_p72_nothing_outlives_a_probe_that_is_cancelled(tmp_path: Path, number: 
         # The limit is ten seconds. It is held by the grace, not by this wait, which a busy machine may stretch.
         assert _PARENT_POLL_S + _ORPHAN_GRACE_S <= 8
         _, alive = psutil.wait_procs(family, timeout=25)
-        assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+        assert still_there(alive) == []
     finally:
         parent.kill()
         parent.wait()
@@ -287,8 +288,5 @@ def test_p75_two_jobs_on_one_host_do_not_meet(tmp_path: Path, monkeypatch: pytes
 @pytest.fixture(autouse=True)
 def no_worker_is_left() -> Iterator[None]:
     yield
-    left = []
-    for child in descendants(psutil.Process()):
-        with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile
-            left.append(child.cmdline())
+    left = [command(child) for child in descendants(psutil.Process())]
     assert not [words for words in left if "tula_core.engine.worker" in json.dumps(words)]

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from families import command, still_there
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
@@ -162,11 +163,4 @@ def test_p72_a_flow_that_is_cancelled_while_it_measures_leaves_nothing(stack: tu
     made.call(f"/flow_runs/{run['id']}/set_state", cancel)
     until(lambda: made.call(f"/flow_runs/{run['id']}")["state"]["type"] == "CANCELLED", 90)
     _, alive = psutil.wait_procs(family, timeout=30)
-    assert [command(each) for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
-
-
-def command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+    assert [command(each) for each in still_there(alive)] == []

@@ -130,7 +130,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 12
+    deadline = time.monotonic() + 40  # a busy machine may stretch the grace of some seconds
     while psutil.pid_exists(worker) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not psutil.pid_exists(worker)

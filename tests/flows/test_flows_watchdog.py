@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import psutil
+from families import still_there
 
 OWNER = """
 import subprocess, sys, time
@@ -20,7 +21,7 @@ time.sleep(60)
 
 def lives(pid: int) -> bool:
     try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+        return still_there([psutil.Process(pid)]) != []
     except psutil.NoSuchProcess:
         return False
 

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from families import rank
 from fault_plans import plan_for
 from fuzz_limits import examples, tried
 from hypothesis import given
@@ -39,8 +40,8 @@ class Killer:
         self.heard += event.stage == "train"
         if self.heard == self.moment:
             for worker in psutil.Process().children():
-                if worker.environ().get("RANK") == str(self.rank) and "tula_core.engine.worker" in worker.cmdline():
-                    os.kill(worker.pid, self.number)
+                if rank(worker) == self.rank:
+                    worker.send_signal(self.number)
 
 
 def final_weights(outcome: Outcome) -> dict[str, Any]:

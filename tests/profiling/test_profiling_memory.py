@@ -82,7 +82,7 @@ def test_a_sample_in_fifty_that_needs_ten_times_as_much_is_found(tmp_path):
 
 
 def test_no_graph_outlives_its_pass(tmp_path):
-    """A graph that is kept holds all its activations: of a look at three hundred samples, more than the largest batch."""
+    """A graph that is kept holds its activations: of a look at three hundred samples, more than the largest batch."""
     job = Job(workload="memory_workloads:marked").resolved(memory_workloads.marked().recipe, None)
     found = launched(tmp_path / "task", "graphs_left", job)
     assert found == {"in_steps": 0, "content": 0, "samples": 100}
