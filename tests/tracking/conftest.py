@@ -15,5 +15,6 @@ def server(mlflow_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The running server, with an empty state folder beside it."""
     monkeypatch.setenv("TULA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server.uri)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # a busy machine is no hanging server
     yield mlflow_server
     mlflow_server.resume()

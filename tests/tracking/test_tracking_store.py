@@ -46,7 +46,7 @@ def test_a_server_that_takes_connections_and_never_answers_is_not_reachable() ->
         listener.listen()
         began = time.monotonic()
         assert not reachable(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.3)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
     assert not reachable("http://no host at all", timeout_s=0.3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from tula_core.errors import InputError
+from tula_core.errors import InputError, StoppedError
 from tula_core.tracking import spool, store
 
 LOCK_WAIT_S = 30.0
@@ -105,9 +106,11 @@ class _Flush:
             return
         if job_id in self.held_back:
             return
+        outside = sys.exception()
         try:
             self._apply(operation)
         except Exception as error:  # whatever it is, the job that is being tracked must not fail for it
+            _raise_stop(error, outside)
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:2000]}"
             if _is_permanent(error):
                 self._reject(path, reason)
@@ -122,13 +125,15 @@ class _Flush:
 
     def _apply(self, operation: dict[str, Any]) -> None:
         """Apply an operation; once more where it failed, since a kept connection may just have been closed."""
+        outside = sys.exception()
         from tula_core.tracking.apply import Recorder
 
         client = store.client(self.uri)
         with store.write_lock(self.uri):
             try:
                 Recorder(client, self.uri).apply(operation)
-            except Exception:
+            except Exception as error:
+                _raise_stop(error, outside)
                 if not store.reachable(self.uri):
                     raise
                 Recorder(client, self.uri).apply(operation)
@@ -136,6 +141,20 @@ class _Flush:
     def _reject(self, path: Path, reason: str) -> None:
         spool.reject(path, reason)
         self.rejected.append(f"an operation was set aside in {path.parent / 'rejected' / path.name}: {reason}")
+
+
+def _raise_stop(error: BaseException, outside: BaseException | None) -> None:
+    """Raise the stop by a signal that led to ``error``, however it was wrapped, unless it led to ``outside`` too."""
+    known = set()
+    while outside is not None and id(outside) not in known:
+        known.add(id(outside))
+        outside = outside.__cause__ or outside.__context__
+    found: BaseException | None = error
+    while found is not None and id(found) not in known:
+        if isinstance(found, StoppedError | KeyboardInterrupt):
+            raise found
+        known.add(id(found))
+        found = found.__cause__ or found.__context__
 
 
 def _is_permanent(error: Exception) -> bool:
