@@ -38,6 +38,8 @@ def verb(function: Callable[P, None]) -> Callable[P, None]:
                 sys.stdout.flush()
         except BrokenPipeError:
             silence_stdout()
+            if (stop := stop_received()) is not None:
+                raise typer.Exit(report(stop)) from None
         except (typer.Exit, typer.Abort, SystemExit):
             raise
         except KeyboardInterrupt:

@@ -47,13 +47,14 @@ def run(job: JobText, overrides: Overrides = None, resume: Resume = False, out: 
     from flows.watch import watching
     from tula_core.records import Outcome, from_json
 
-    if configure():
-        from flows.watchdog import guard, start_servers_apart
-
-        guard()
-        start_servers_apart()
+    is_own = configure()
     with Screen(plan_file=out) as screen, watching(screen):
         screen.say("Starting Prefect")
+        if is_own:
+            from flows.watchdog import guard, start_servers_apart
+
+            guard()
+            start_servers_apart()
         from flows.optimize import optimize
 
         command = f"tula run {job}{_repeated(overrides)}"
