@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tula_core.job import Job, Recipe
+from tula_core.models.decision.chances import expected
 from tula_core.records import (
     Candidate,
     ExpectedPoint,
@@ -44,6 +45,9 @@ class FakeTable:
 
     def values(self, quantity: str, /) -> np.ndarray:
         return np.array([row[quantity].value for row in self.made], dtype=float)
+
+    def expected(self, quantity: str, /) -> np.ndarray:
+        return np.array([expected(row[quantity]) if row[quantity].value else np.nan for row in self.made])
 
     def rows(self, places: Sequence[int], /) -> list[Row]:
         return [self.made[place] for place in places]

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from search_fakes import FakePredictor, job, profile
 
-from tula_core.job import Cluster
+from tula_core.job import Cluster, Recipe, Target
+from tula_core.mitigations import effects_of, packages_of
 from tula_core.models.predictor import fit
 from tula_core.search.api import make_plan
 from tula_core.search.constraints import Limits, judge
@@ -119,6 +120,31 @@ def test_a_plan_of_a_large_grid_chooses_as_if_all_were_looked_at(objective):
     if objective in best:
         name, value = best[objective]
         assert plan.choice[name].value == value
+
+
+@pytest.mark.parametrize("objective", ["time", "cost", {"time": 0.5, "cost": 0.5}])
+@pytest.mark.parametrize(("limits", "target"), [({}, 0.85), ({"deadline": "200s"}, 0.8), ({"budget_usd": 0.5}, 0.8)])
+def test_a_choice_by_means_is_that_of_all_candidates_where_their_intervals_differ(
+    monkeypatch, objective, limits, target
+):
+    """What is surer may be slower at its median and quicker in the mean."""
+    wide = make_job(
+        cluster=Cluster(nodes=32, processes_per_node=8, price_per_node_hour=3.0, link_gbps=10),
+        objective=objective,
+        constraints=limits,
+        mitigation="auto",
+        target=Target(value=target),
+        recipe=Recipe(epochs=20),
+    )
+    measured, packages = make_profile(facts=make_facts(train_samples=200_000)), packages_of(wide)
+    predictor = fit(measured, wide, effects=effects_of(packages))
+    plan = make_plan(measured, wide, predictor, mitigation=packages)
+    assert plan.facts["grid"] > SMALL_GRID and plan.facts["evaluated"] < 0.6 * plan.facts["grid"]
+    monkeypatch.setattr("tula_core.search.study.SMALL_GRID", 10**6)
+    monkeypatch.setattr("tula_core.search.api.search", lambda task: search(dataclasses.replace(task, small_grid=10**6)))
+    every = make_plan(measured, wide, predictor, mitigation=packages)
+    assert every.facts["evaluated"] == plan.facts["grid"]
+    assert key(plan.choice.candidate) == key(every.choice.candidate)
 
 
 class Thrifty(FakePredictor):

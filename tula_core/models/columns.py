@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tula_core.models.asked import CandidateColumns, Places
+from tula_core.models.decision.chances import expected_each
 from tula_core.models.feasibility import Codes, Feasibility, Verdict
 from tula_core.models.forecasting import Band
 from tula_core.records.candidate import QUANTITIES, UNKNOWN, Interval, Row
@@ -49,6 +50,11 @@ class Columns:
         """Return the values of one quantity, NaN where it is unknown."""
         band = self.bands.get(quantity)
         return np.full(self.asked.count, np.nan) if band is None else band.value
+
+    def expected(self, quantity: str) -> NDArray[np.float64]:
+        """Return the means of one positive quantity, NaN where it is unknown."""
+        band = self.bands.get(quantity)
+        return self.values(quantity) if band is None else expected_each(band.value, band.low, band.high)
 
     def row(self, place: int) -> Row:
         """Return the row of one candidate."""

@@ -23,6 +23,10 @@ class ForecastTable(Protocol):
         """Return the values of one of `tula_core.records.QUANTITIES`, NaN where it is unknown, shape (n,)."""
         ...
 
+    def expected(self, quantity: str, /) -> NDArray[np.float64]:
+        """Return the means of a positive quantity, NaN where it is unknown, shape (n,)."""
+        ...
+
     def rows(self, places: Sequence[int], /) -> list[Row]:
         """Return the rows at some places."""
         ...

@@ -57,10 +57,13 @@ class Forecasts:
     def near_front(
         self, evaluate: Callable[[Sequence[Candidate]], list[Judged]], expenses: Sequence[str]
     ) -> list[Judged]:
-        """Return judged candidates, the front of those forecast beforehand that keep every limit and what is near it.
+        """Return judged candidates: the fronts of those forecast beforehand that keep every limit, and what is near.
 
-        The front of all is judged first; what breaks a limit is left out, and the front of the rest is looked at,
-        until every candidate near it keeps every limit or `MOST_NEAR` were judged. Those that were left out are
+        One front is that of the values, one that of the means: an objective compares means, to which a forecast that is
+        less sure adds more.
+
+        Of each the front of all is judged first; what breaks a limit is left out, and the front of the rest is looked
+        at, until every candidate near it keeps every limit or `MOST_NEAR` were judged. Those that were left out are
         returned too: a plan says why they are.
 
         Parameters
@@ -68,21 +71,24 @@ class Forecasts:
         evaluate
             Forecasts and judges candidates, in order.
         expenses
-            Quantities that are weighed against time, a front for each.
+            Quantities that are weighed against time, two fronts for each.
         """
         judged: dict[int, Judged] = {}
         for expense in expenses:
-            self._look(evaluate, expense, judged, len(judged) + MOST_NEAR)
+            for of in (self._columns.values, self._columns.expected):
+                self._look(evaluate, of("time_to_train_s"), of(expense), judged)
+                if not any(item.row.feasible for item in judged.values()):
+                    break
         return list(judged.values())
 
     def _look(
         self,
         evaluate: Callable[[Sequence[Candidate]], list[Judged]],
-        expense: str,
+        times: Numbers,
+        spent: Numbers,
         judged: dict[int, Judged],
-        most: int,
     ) -> None:
-        times, spent = self._columns.values("time_to_train_s"), self._columns.values(expense)
+        most = len(judged) + MOST_NEAR
         left = np.flatnonzero(self._columns.feasible & (times > 0) & (spent > 0))
         while True:
             left = left[[place not in judged or judged[place].row.feasible for place in left.tolist()]]

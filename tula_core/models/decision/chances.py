@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from tula_core.models.inference.fitting import Z90
@@ -82,8 +84,21 @@ def expected(forecast: Interval) -> float:
     what a choice costs on average: of two forecasts with one value the wider has the larger mean.
     """
     below, above = _log_spreads(forecast)
-    halves = math.exp(below**2 / 2) * ndtr(-below) + math.exp(above**2 / 2) * ndtr(above)
-    return float(_known(forecast) * halves)
+    return float(_known(forecast) * _mean_of_halves(np.array(below), np.array(above)))
+
+
+def expected_each(
+    value: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return what `expected` does of many forecasts, NaN where the value is unknown or not positive, shape ``(n,)``."""
+    value = np.where(value > 0, value, np.nan)
+    below = np.log(value / np.where(low > 0, low, np.nan)) / Z90
+    above = np.log(high / value) / Z90
+    return value * _mean_of_halves(*(np.fmin(spread, _MOST_LOG_SD) for spread in (below, above)))
+
+
+def _mean_of_halves(below: NDArray[np.float64], above: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.exp(below**2 / 2) * ndtr(-below) + np.exp(above**2 / 2) * ndtr(above))
 
 
 def _known(forecast: Interval) -> float:
