@@ -15,6 +15,7 @@ from tula_core.engine.context import WorkerContext
 from tula_core.job import Job
 from tula_core.profiling.pilot import FEWEST_STEPS, Pilots
 from tula_core.profiling.rig import Rig
+from tula_core.profiling.sweep import PILOT_SHARE, claim_pilot
 from tula_core.profiling.worlds import own_seconds
 from tula_core.workloads.load import load_workload
 
@@ -58,6 +59,16 @@ def test_what_is_claimed_is_taken_of_the_time_of_later_workers_and_never_of_more
     assert 0.9 * most - 100.0 < rig.left_s() <= max(own, 0.9 * most)
     rig.claim(10 * most)
     assert most - 100.0 < rig.left_s() <= most
+
+
+def test_a_pilot_claims_nothing_where_all_there_is_would_not_be_enough(rig_of: Made) -> None:
+    """Later workers would have been measured with it, and no pilot runs all the same."""
+    rig = rig_of(2400.0, 900.0)
+    own, most = rig.left_s(), rig.most_left_s()
+    claim_pilot(rig, 0.6 * most)
+    assert rig.left_s() <= own
+    claim_pilot(rig, 0.45 * most)
+    assert rig.left_s() > 0.45 / PILOT_SHARE * most - 1.0
 
 
 def test_several_processes_claim_nothing_as_all_would_have_to_agree(

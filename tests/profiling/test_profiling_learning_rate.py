@@ -169,9 +169,22 @@ def test_a_test_that_has_no_time_is_refused_and_what_it_advises_is_enough(rig_of
     assert not found.found and found.used == 0.1 and not found.trials
     assert "its runs would have 0 steps, and 16 are the fewest that tell" in found.refused
     advised = float(re.search(r"Give probe\.seconds (\d+) or more$", found.refused).group(1))
-    assert advised < 3 * two_seeds_s(16)
+    assert advised < 4 * two_seeds_s(16)
     followed = rig_of("profiling_workloads:tiny", seconds=advised)
     assert measure_rate(followed, [run], 0.4 * followed.left_s()).trials
+
+
+def test_advice_does_not_grow_with_what_the_first_looks_took(rig_of, monkeypatch):
+    """What is missing is a sum of seconds; as a share of what was left it had no bound."""
+    run = SimpleNamespace(local_batch=32, estimate_s=SLOW_S)
+    advised = []
+    for left_s in (20.0, 1.0, 0.0):
+        rig = rig_of("profiling_workloads:tiny", seconds=60.0)
+        monkeypatch.setattr(rig, "left_s", lambda left_s=left_s: left_s)
+        monkeypatch.setattr(rig, "most_left_s", lambda left_s=left_s: left_s)
+        refused = measure_rate(rig, [run], 0.4 * left_s).refused
+        advised.append(float(re.search(r"Give probe\.seconds (\d+) or more$", refused).group(1)))
+    assert advised[0] <= advised[1] <= advised[2] <= advised[0] + 2 * 20 + 5
 
 
 def test_advice_of_a_test_whose_first_run_was_slow_is_by_what_it_took(rig_of, monkeypatch):

@@ -39,6 +39,7 @@ from tula_core.profiling.rate_rules import (
     whole_power,
 )
 from tula_core.profiling.rig import Rig
+from tula_core.profiling.scouts import FIRST_LOOK_SHARE
 from tula_core.profiling.timing import SizeRun
 from tula_core.records import LearningRateTest, RateTrial
 from tula_core.seeding import derive_seed, fold
@@ -114,7 +115,7 @@ def measure_rate(rig: Rig, runs: Sequence[SizeRun], seconds: float) -> LearningR
     task = _task(rig, runs)
     if isinstance(task, str):
         return refused_test(recipe, task)
-    step_s, most_s = max(step_seconds(runs, task.layout), 1e-6), MOST_RATE_SHARE * rig.most_left_s()
+    step_s, most_s = max(step_seconds(runs, task.layout), 1e-6), rig.most_left_s()
     search = _Search(rig=rig, task=task, plan=_plan(rig, task, step_s, seconds))
     while search.plan.steps >= task.fewest and not search.run(adaptive=recipe.optimizer != "sgd"):
         # A run has shown how long it takes.
@@ -122,8 +123,9 @@ def measure_rate(rig: Rig, runs: Sequence[SizeRun], seconds: float) -> LearningR
         search = search.again(_plan(rig, task, step_s, rig.left_s() - search.plan.stop_at_s))
     layout, steps = task.layout, search.plan.steps
     if steps < task.fewest:
-        needed = task.least_s(step_s) / max(most_s, 1e-9)
-        return refused_test(recipe, too_short(steps, task.fewest, rig.probe_for(needed)))
+        # Of a longer probe the first looks may take their share too.
+        missing_s = (task.least_s(step_s) / MOST_RATE_SHARE - most_s) / (1.0 - FIRST_LOOK_SHARE)
+        return refused_test(recipe, too_short(steps, task.fewest, rig.job.probe.seconds + max(missing_s, 0.0)))
     times = max(1.0, recipe.epochs * rig.samples / layout.global_batch / steps)
     trials = search.trials()
     found = for_longer_runs(trials.result(give_probe(rig.probe_for(_LONGER))), times)

@@ -78,7 +78,7 @@ class Rig:
         return max(self._last - time.monotonic(), self.left_s())
 
     def claim(self, seconds: float) -> None:
-        """Take of the time that was kept for later workers what is missing until ``seconds`` are left, if it is there.
+        """Take of the time that was kept for later workers what is missing until ``seconds`` are left, or all there is.
 
         For what all that follows rests on: a forecast without any pilot knows nothing of accuracy and epochs, while a
         world that was not measured is forecast from the others. Only a worker alone does so, as all have to agree.

@@ -229,6 +229,14 @@ class Sweep:
         self.rig.context.emit("drift", share=drift(first, last))
 
 
+def claim_pilot(rig: Rig, least_s: float) -> None:
+    """Claim what a pilot of at least ``least_s`` lacks, where that would be enough; else later workers need it more."""
+    # One more percent: what is claimed has to be enough once it is shared.
+    needed_s = 1.01 * least_s / PILOT_SHARE + _TEARDOWN_S
+    if needed_s <= rig.most_left_s():
+        rig.claim(needed_s)
+
+
 def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[str, Any]:
     """Entry of the measuring worker.
 
@@ -259,8 +267,7 @@ def run_in_worker(context: WorkerContext, payload: Mapping[str, Any]) -> dict[st
         noise=payload["noise"],
     )
     if payload["pilots"]:
-        # One more percent: what is claimed has to be enough once it is shared.
-        rig.claim(1.01 * pilots.least_s() / PILOT_SHARE + _TEARDOWN_S)
+        claim_pilot(rig, pilots.least_s())
     left = rig.left_s() - _TEARDOWN_S
     pilot_s = min(PILOT_SHARE * left, pilots.wanted_s()) if payload["pilots"] else 0.0
     swept = {"settled": sweep.rounds(max(0.0, left - pilot_s)), "limited_by": sweep.limited_by}
