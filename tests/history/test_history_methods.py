@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tula_core.history import retrain
 from tula_core.history.evidence import gather
 from tula_core.history.fitting import Errors, Fitted, fit
-from tula_core.history.methods import MethodRun, fit_methods, today
+from tula_core.history.methods import MethodRun, fit_methods, method_run, today
 from tula_core.history.verdict import verdict
 from tula_core.mitigations import Packages, effects_of, taught
 from tula_core.records import Corrections, Interval, MethodChange, MitigationEffect, Outcome
-from tula_core.records.corrections import BUILTIN, MethodCorrection
+from tula_core.records.corrections import BUILTIN, Correction, MethodCorrection
 
 CARD = today("growth")
 assert CARD is not None
@@ -154,6 +154,23 @@ def test_what_a_version_learnt_is_undone_before_it_is_learnt_again() -> None:
     other = replace(version, by_method={"growth": replace(known, card=replace(CARD, log_work=0.3))})
     [ratio, *_] = [run.log_gap(0.0) for run in gather(right, lambda label: other).method_runs]
     assert ratio == pytest.approx(0.0), "what was learnt beside another card was not part of the forecast"
+
+
+def test_the_interval_of_a_corrected_forecast_is_taken_back_with_it() -> None:
+    factor = math.exp(0.04)
+    version = replace(
+        BUILTIN,
+        version=2,
+        outcomes=9,
+        jobs=3,
+        by_quantity={"accuracy": Correction(log_bias=0.04, log_sd=0.0, outcomes=9)},
+    )
+    [plain, *_] = make_method_history(*[0.2] * 6, plain=False)
+    end = Interval(value=0.9, low=0.88, high=0.92)
+    corrected = Interval(value=0.9 * factor, low=0.88 * factor, high=0.92 * factor)
+    runs = [method_run(replace(plain, expected_end=each), by) for each, by in ((end, BUILTIN), (corrected, version))]
+    assert runs[0] is not None and runs[1] is not None
+    assert runs[0].noise_sd == pytest.approx(runs[1].noise_sd) and runs[0].gap == pytest.approx(runs[1].gap)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tula_core.mitigations import Packages, effects_of, taught
 from tula_core.models.predictor import fit
 from tula_core.models.response import method_response
 from tula_core.records import Candidate, Corrections, Outcome, from_json, to_json
-from tula_core.records.corrections import BUILTIN, MethodCorrection
+from tula_core.records.corrections import BUILTIN, Correction, MethodCorrection
 from tula_core.search.api import make_plan
 from tula_core.tracking import champion, corrections_of, flush, spool, store, sync_champion
 from tula_core.tracking.registry import champion_path
@@ -82,6 +82,26 @@ def test_a_forecast_answers_to_a_shift_as_the_plan_said() -> None:
         before = plain.forecast(rows)[0]["accuracy"].value
         assert shifted is not None and before is not None
         assert math.log((1.0 - shifted) / (1.0 - before)) == pytest.approx(0.4 * response, rel=0.25)
+
+
+def test_the_answer_is_that_of_a_forecast_without_corrections() -> None:
+    """Runs are compared by it whatever the version that forecast them had learnt."""
+    asked, measured = make_job(target=None), make_profile()
+    card = today("growth")
+    assert card is not None
+    row = Candidate(nodes=1, processes_per_node=1, local_batch=8 * asked.recipe.batch_size, mitigation=("growth",))
+    corrected = replace(
+        BUILTIN,
+        version=2,
+        outcomes=9,
+        jobs=3,
+        by_quantity={"accuracy": Correction(log_bias=0.04, log_sd=0.0, outcomes=9)},
+    )
+    plain, other = (
+        method_response(fit(measured, asked, version, effects=effects_of(SGD)).models, row, {"growth": card})
+        for version in (BUILTIN, corrected)
+    )
+    assert plain is not None and plain == other
 
 
 def test_agreeing_runs_narrow_the_forecast_and_contradictory_ones_widen_it() -> None:

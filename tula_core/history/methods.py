@@ -112,8 +112,8 @@ def method_run(outcome: Outcome, version: Corrections) -> MethodRun | None:
     assert higher is not None and response is not None
     [name] = names
     common = version.by_quantity.get("accuracy")
-    forecast = end.value * math.exp(0.0 if common is None else -common.log_bias)
-    gap = _gap(forecast, best, higher)
+    undone = math.exp(0.0 if common is None else -common.log_bias)
+    gap = _gap(end.value * undone, best, higher)
     if gap <= 0:
         return None
     learnt = version.by_method.get(name)
@@ -126,7 +126,12 @@ def method_run(outcome: Outcome, version: Corrections) -> MethodRun | None:
         higher_is_better=higher,
         gap=gap * math.exp(-shift * response),
         response=response,
-        noise_sd=_noise_sd([end.low, end.high], best, higher, spread * response),
+        noise_sd=_noise_sd(
+            [None if bound is None else bound * undone for bound in (end.low, end.high)],
+            best,
+            higher,
+            spread * response,
+        ),
         metric=metric,
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from tula_core.models.forecasting import Models
 from tula_core.models.stages.curve import expected_curve
 from tula_core.records.candidate import Candidate
-from tula_core.records.corrections import moved
+from tula_core.records.corrections import BUILTIN, moved
 from tula_core.records.mitigation import MitigationEffect
 
 
@@ -19,7 +19,8 @@ def method_response(models: Models, candidate: Candidate, cards: Mapping[str, Mi
     """Return by how much ln of the gap to the best metric rises, at a run's end, for one standard deviation of cards.
 
     A central difference over one standard deviation to either side, all cards moved together
-    (`tula_core.records.corrections.moved`). None where nothing is known of the metric.
+    (`tula_core.records.corrections.moved`), of the forecast without the corrections of its version: runs forecast by
+    different versions then answer alike. None where nothing is known of the metric.
 
     Parameters
     ----------
@@ -29,7 +30,7 @@ def method_response(models: Models, candidate: Candidate, cards: Mapping[str, Mi
     gaps = []
     for count in (-1.0, 1.0):
         effects = {name: moved(models.effects[name], card, count) for name, card in cards.items()}
-        points = expected_curve(replace(models, effects={**models.effects, **effects}), candidate)
+        points = expected_curve(replace(models, corrections=BUILTIN, effects={**models.effects, **effects}), candidate)
         if points is None or models.curve is None:
             return None
         gaps.append(float(models.curve.scale.gap(np.array(points[-1].value))))
