@@ -63,6 +63,15 @@ def test_options_of_every_package_may_be_given_and_no_others():
         packages_of(job(mitigation_options={"sam": {"rho": 0.1}}))
 
 
+@pytest.mark.parametrize(("processes", "left_out"), [(2, False), (8, True)])
+def test_packages_that_many_candidates_leave_out_are_named(processes, left_out):
+    plan = plan_of(cluster={"processes_per_node": processes})
+    offered = {row.candidate.mitigation for row in plan.table}
+    said = [note for note in plan.assumptions if "auto did not look at" in note]
+    assert (("lars",) in offered) is not left_out and bool(said) is left_out
+    assert all("sqrt-lr+warmup and lars" in note for note in said)
+
+
 def test_up_to_the_reference_batch_there_is_one_package_and_above_it_each_once():
     asked = job({"batch_size": 64}, cluster={"processes_per_node": 2})
     found = candidates(profile(6400), asked, FakePredictor(), SGD)

@@ -102,6 +102,16 @@ def test_an_optimizer_that_a_method_brings_is_named_in_place_of_the_recipes(
     assert ("stated for another family of optimizers" in note) is ((optimizer, mitigation) == ("sgd", "lamb"))
 
 
+@pytest.mark.parametrize("rule", ["sqrt-lr", "linear-lr", "legw"])
+def test_the_rate_of_such_an_optimizer_is_said_with_the_rule_that_acts_on_it(rule: str) -> None:
+    asked = job({"learning_rate": 0.02}, mitigation=["lars", rule])
+    plan = make_plan(profile(), asked, FakePredictor(), mitigation=("lars", rule))
+    [note] = [text for text in plan.assumptions if text.startswith("With lars ")]
+    assert "0.02 times 10, on top of what the rule of the rate makes of it at another batch size" in note
+    alone = make_plan(profile(), asked, FakePredictor(), mitigation=("lars",))
+    assert not any("on top of what" in text for text in alone.assumptions)
+
+
 def test_every_method_that_brings_an_optimizer_says_what_trains() -> None:
     for name, card in MITIGATIONS.items():
         for optimizer in card.slots:

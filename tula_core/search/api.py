@@ -26,7 +26,7 @@ from tula_core.search.constraints import (
 )
 from tula_core.search.forecaster import Forecaster, Forecasting
 from tula_core.search.forecasts import Forecasts
-from tula_core.search.methods import forecast_growing, method_notes
+from tula_core.search.methods import forecast_growing, left_out_notes, method_notes
 from tula_core.search.notes import data_notes, norm_warning, stage_words, unlearnt
 from tula_core.search.objective import Decision, decide
 from tula_core.search.odds import EVEN_CHANCE
@@ -101,7 +101,7 @@ def make_plan(
         + _of_blindness(judged, profile, job, listener)
         + ("" if comparison is None else comparison.reason(profile))
         + spending.reason(),
-        assumptions=_assumptions(predictor, searched, limits, profile, (len(grid), packages)),
+        assumptions=_assumptions(predictor, searched, limits, profile, (grid, packages)),
         facts=_facts(profile, job, decision, len(judged), len(grid))
         | spending.facts()
         | {"expected_curve": _expected_curve(predictor, chosen)}
@@ -255,11 +255,16 @@ def _done(judged: Sequence[Judged]) -> Event:
 
 
 def _assumptions(
-    predictor: Forecaster, searched: Searched, limits: Limits, profile: Profile, looked_at: tuple[int, Packages]
+    predictor: Forecaster,
+    searched: Searched,
+    limits: Limits,
+    profile: Profile,
+    looked_at: tuple[Sequence[Candidate], Packages],
 ) -> tuple[str, ...]:
     grid, packages = looked_at
     rows = [item.row for item in searched.judged]
-    notes = _search_notes(searched, grid) + _limit_notes(limits, profile)
+    notes = _search_notes(searched, len(grid)) + _limit_notes(limits, profile)
+    notes += left_out_notes(packages, grid, limits.job.recipe.batch_size)
     if packages.blind:
         notes.append(
             f"Nothing is known of accuracy here, so that above the reference batch {packages.names[0]} alone is "

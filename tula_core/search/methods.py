@@ -10,6 +10,7 @@ from tula_core.records import QUANTITIES, Candidate, Row
 from tula_core.records.candidate import Interval
 from tula_core.search import words
 from tula_core.search.forecaster import Forecasting
+from tula_core.search.space import FIRST_PACKAGES
 
 _ADAPTIVE = "adaptive-batch"
 _STAGED = ("growth", "seesaw")
@@ -56,6 +57,18 @@ def _elsewhere(names: Sequence[str]) -> str:
     if not known:
         return "nothing here says how much it helps"
     return f"what other trainings say of {words.listed(known)} is used with mitigation auto alone"
+
+
+def left_out_notes(packages: Packages, grid: Sequence[Candidate], reference: int) -> list[str]:
+    """Return which packages no candidate above the reference batch trains with because there are many candidates."""
+    offered = {candidate.mitigation for candidate in grid if candidate.global_batch > reference}
+    left_out = [names for names in packages.large[FIRST_PACKAGES:] if names not in offered]
+    if not left_out or not offered:
+        return []
+    return [
+        f"As there are many candidates, auto did not look at {words.listed(['+'.join(names) for names in left_out])}; "
+        "name them in mitigation to have them looked at."
+    ]
 
 
 def _chosen_notes(names: Sequence[str], options: Options, packages: Packages) -> list[str]:

@@ -136,11 +136,17 @@ def _optimizers(rows: Sequence[Row], job: Job) -> Iterator[str]:
     for name in dict.fromkeys(name for row in rows for name in row.candidate.mitigation if MITIGATIONS[name].slots):
         factor = options_of(name, job.mitigation_options).get("rate_factor", 1.0)
         rate = f"the recipe's rate of {job.recipe.learning_rate:g}" + ("" if factor == 1.0 else f" times {factor:g}")
+        if any(name in row.candidate.mitigation and _has_rate_rule(row.candidate.mitigation) for row in rows):
+            rate += ", on top of what the rule of the rate makes of it at another batch size"
         stated = ", which was stated for another family of optimizers" if (name, own) == ("lamb", "sgd") else ""
         yield (
             f"With {name} the recipe's optimizer, {own}, is not used; what trains is {_BROUGHT[name, own]}. Its rate "
             f"is {rate}{stated}."
         )
+
+
+def _has_rate_rule(names: Sequence[str]) -> bool:
+    return not {"linear-lr", "sqrt-lr", "saturating-lr", "legw"}.isdisjoint(names)
 
 
 def unlearnt(profile: Profile, job: Job) -> str:

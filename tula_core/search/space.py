@@ -22,7 +22,9 @@ ALL_UP_TO = 8
 """Up to this many nodes, or processes on one node, every number is looked at; above, powers of two and the most."""
 
 MOST_WITH_EVERY_METHOD = 256
-"""Up to this many candidates every package of methods is looked at, above only the three that are worth most."""
+"""Up to this many candidates every package of methods is looked at."""
+FIRST_PACKAGES = 3
+"""Of more candidates only so many packages, those that are worth most."""
 
 Key = tuple[int, int, int, int, int, str, float, int, tuple[str, ...]]
 
@@ -70,7 +72,7 @@ def candidates(
     packages = mitigation if isinstance(mitigation, Packages) else Packages.alone(mitigation)
     plain, reference = _trained_with(packages.small, profile, job, predictor), job.recipe.batch_size
     if len(plain) * len(packages.large) > MOST_WITH_EVERY_METHOD:
-        packages = packages.first(3)
+        packages = packages.first(FIRST_PACKAGES)
     made = [candidate for candidate in plain if candidate.global_batch <= reference]
     for names in packages.large:
         found = plain if names == packages.small else _trained_with(names, profile, job, predictor)
