@@ -4,11 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 SUPPORT = Path(__file__).parent / "support"
 
 # Other people's measurements are not part of the repository.
 collect_ignore = [] if "TULA_BENCH_DATA" in os.environ else ["bench/test_bench_measured.py"]
+
+# No example is held to a time, and each run tries the same ones: other work on the machine is not what is tested.
+settings.register_profile(
+    "tula", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tula")
 
 
 @pytest.fixture(autouse=True)

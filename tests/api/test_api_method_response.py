@@ -54,6 +54,7 @@ def test_a_champion_that_learnt_methods_forecasts_by_what_it_learnt() -> None:
         for old, new in zip(before.table, after.table, strict=True)
         if old.candidate == new.candidate and old.candidate.global_batch > before.facts["reference_batch"]
     ]
+    assert {"growth" in names for *_, names in pairs} == {True, False}
     assert all((old > new) == ("growth" in names) for old, new, names in pairs)
     assert any("refined by 12 runs of 6 workloads here" in note for note in after.assumptions)
     assert not any("refined by" in note for note in before.assumptions)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def job(name: str = "plain", **fields: Any) -> tula.Job:
-    given = {"cluster": {"processes_per_node": 1}, "probe": {"seconds": 6}} | fields
+    given = {"cluster": {"processes_per_node": 1}, "probe": {"seconds": 20}} | fields
     return tula.Job(name=f"tiny-{name}", workload=f"tiny_workloads:{name}", **given)
 
 
@@ -59,7 +59,7 @@ def test_a_profile_makes_the_same_plan_each_time_and_in_a_fresh_process(measured
     code = (
         "import sys, tula_core as tula\n"
         "from tula_core.records import Profile, load\n"
-        "job = tula.Job(name='tiny-plain', workload='tiny_workloads:plain', probe={'seconds': 6},"
+        "job = tula.Job(name='tiny-plain', workload='tiny_workloads:plain', probe={'seconds': 20},"
         " cluster={'processes_per_node': 1})\n"
         "sys.stdout.write(tula.plan(job, profile=load(Profile, sys.argv[1])).to_json())\n"
     )

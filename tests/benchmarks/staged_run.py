@@ -167,8 +167,16 @@ def _kill(launcher: int, victim: str) -> None:
     for pid in first if victim == WORKER else [launcher]:
         os.kill(pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(workers, timeout=_END_S)
+    alive = [worker for worker in alive if _runs(worker)]
     if alive:
         raise RunError(f"staged_run: {len(alive)} workers were still there {_END_S:g} s after the kill")
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def starts_of(plan: Plan) -> list[int]:

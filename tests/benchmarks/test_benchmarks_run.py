@@ -28,7 +28,7 @@ def test_predicted_against_actual_is_printed_for_what_was_not_profiled(
 ) -> None:
     monkeypatch.setenv("TULA_HOME", str(tmp_path))
     short = ["--set", "recipe.epochs=1"]
-    predicted_actual.main(["--job", "digits-cnn", "--configurations", "1", "--probe", "6", "--processes", "1", *short])
+    predicted_actual.main(["--job", "digits-cnn", "--configurations", "1", "--probe", "20", "--processes", "1", *short])
     lines = capsys.readouterr().out.splitlines()
     if "are kept from the models" in lines[0]:  # where the probe timed every configuration
         lines = lines[1:]

@@ -156,7 +156,7 @@ def test_a_slow_network_on_millions_of_rows_keeps_the_probe_to_its_time(state: P
     profile = found.profile
     assert profile.facts.train_samples == WIDE_SAMPLES and profile.facts.sample_shape == (WIDE_FEATURES,)
     # Where the machine takes the whole time to start a process, a first size is measured all the same.
-    assert profile.probe.used_s <= max(1.2 * budget, profile.start_up[0].seconds + 6)
+    assert profile.probe.used_s <= max(1.2 * budget, profile.start_up[0].seconds + 15)
     assert profile.probe.stopped_because == "the budget of 6 s is used"
     assert len(profile.steps) == 1 and profile.steps[0].steps >= 1
     assert profile.steps[0].step_time_error_s > 0.05 * profile.steps[0].step_time_s
@@ -233,7 +233,7 @@ def test_one_rank_out_of_memory_shrinks_both_at_once(one_rank: Measured) -> None
     assert sizes_that_fit(one_rank.profile, 2) == [8, 16]
     [failed] = [use for use in one_rank.profile.memory if use.outcome != "ok"]
     assert (failed.processes_per_node, failed.local_batch, failed.outcome) == (2, 32, "out_of_memory")
-    assert one_rank.seconds < 200  # a rank that waits for its peer waits ten minutes
+    assert one_rank.seconds < 280  # a rank that waits for its peer waits ten minutes
 
 
 def test_one_rank_out_of_memory_ends_a_run_on_all(state: Path, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_one_rank_out_of_memory_ends_a_run_on_all(state: Path, tmp_path: Path) -
         attempt(case_plan("one_rank_runs_out", (2, 32, 1)), tmp_path), silent, lambda samples, figures: None
     )
     assert isinstance(error, OutOfMemoryError) and outcome.status == "FAILED"
-    assert time.monotonic() - began < 60  # one start of two processes and a step
+    assert time.monotonic() - began < 240  # one start of two processes and a step
 
 
 # P12

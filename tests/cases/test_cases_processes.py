@@ -60,9 +60,9 @@ def test_p54_evaluations_are_in_the_bill_and_not_in_the_speed(tmp_path: Path) ->
     assert error is None
     step_s, total_s = outcome.actual["step_time_s"], outcome.actual["time_to_train_s"]
     assert step_s is not None and total_s is not None
-    assert total_s > 4 * 0.4
-    assert step_s < 0.1, "an evaluation of 0.4 s in one step of thirteen would make it more"
-    assert min(speeds[3:]) > 16 / 0.4, "no window holds an evaluation"
+    assert total_s > 4 * 2.0
+    assert step_s < 0.15, "an evaluation of 2 s in one step of thirteen would make it more"
+    assert min(speeds[3:]) > 16 / 2.0, "no window holds an evaluation"
 
 
 def ranks(task_folder: Path, entry: str, processes: int, **payload: Any) -> LaunchResult:

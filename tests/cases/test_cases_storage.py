@@ -23,7 +23,7 @@ from tula_core.models.predictor import fit
 from tula_core.search import make_plan
 from tula_core.search.study import Task, search
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 WRITER = """
 import os, signal, sys
@@ -86,7 +86,7 @@ def test_p80_several_processes_may_plan_one_job_at_once(tmp_path: Path) -> None:
     # Elsewhere: "database is locked", or the second writer dies because the study exists.
     journal = tmp_path / "job.journal"
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        said = list(pool.map(plan_into, [journal] * 4, timeout=100))
+        said = list(pool.map(plan_into, [journal] * 4, timeout=250))
     assert said == [[]] * 4
     assert len(studies(journal)) == 1
 

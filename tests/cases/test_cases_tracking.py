@@ -24,7 +24,7 @@ from tula_core.records.corrections import BUILTIN
 from tula_core.tracking import Tracker, close_dead_runs, flush, keys, spool, store
 from tula_core.tracking.dead import attempt_path, is_running
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(400)]
 
 
 def tracker(name: str) -> Tracker:

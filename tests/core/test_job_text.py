@@ -62,8 +62,8 @@ def test_values_that_yaml_can_hold_and_json_cannot_end_in_one_short_line(
 ) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(InputError, match=expected) as caught:
         Job.from_yaml(path)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
     assert len(str(caught.value)) < 1000

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
+from families import lives
 
 from tula_core.engine.failures import is_out_of_memory, kind_of
 from tula_core.engine.launch import LaunchResult, WorkerTask, _await_end, _EventReader, launch
@@ -91,7 +91,7 @@ def test_the_first_real_cause_is_told(tmp_path: Path, how: str, kind: str, error
     assert (result.failure.kind, result.failure.rank) == (kind, 1)
     with pytest.raises(error):
         result.unwrap()
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 240  # a process that waits for the other waits ten minutes
 
 
 @pytest.mark.parametrize("timeout_s", [0.5, lambda: 0.5])
@@ -114,7 +114,7 @@ def test_an_interrupt_lets_workers_end_cleanly_and_leaves_none(tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         launch(task, interrupt)
     assert heard == ["ready", "stopped_cleanly"]
-    assert not psutil.pid_exists(workers[0])
+    assert not lives(workers[0])
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         worker = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 40  # a busy machine may stretch the grace of some seconds
-    while psutil.pid_exists(worker) and time.monotonic() < deadline:
+    while lives(worker) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not psutil.pid_exists(worker)
+    assert not lives(worker)
 
 
 @pytest.mark.parametrize(

