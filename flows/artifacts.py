@@ -37,6 +37,7 @@ def _cells(plan: Plan, index: int) -> dict[str, Any]:
         "local batch": c.local_batch,
         "accumulation": c.accumulation,
         "global batch": c.global_batch,
+        "methods": " + ".join(c.mitigation) or "none",
         "precision": c.precision or plan.job.recipe.precision,
     }
     for name in _SHOWN:

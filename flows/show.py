@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows import units
+from flows.show_cells import methods_cell, stages_cell
 from flows.show_methods import method_lines
 from flows.show_what_if import what_if_lines
 from tula_core.records import Outcome, Plan, Profile
@@ -118,7 +119,7 @@ def forecast_table(plan: Plan, rows: Iterable[int]) -> Table:
     """Return the table of ``rows``, each in two lines: the values, and the intervals in the same units."""
     spent = "cost_usd" if any(row["cost_usd"].value is not None for row in plan.table) else "node_hours"
     shown = ("epochs", "time_to_train_s", spent, "memory_bytes", "accuracy")
-    several = len({row.candidate.mitigation[:1] for row in plan.table}) > 1
+    several = len({row.candidate.mitigation for row in plan.table}) > 1
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     heads = ("row", "nodes\nx proc", "local x\naccum.", "global\nbatch", "epochs", "time")
     for head in (*heads, "cost" if spent == "cost_usd" else "node\ntime", "memory", metric_name(plan)):
@@ -136,18 +137,12 @@ def forecast_table(plan: Plan, rows: Iterable[int]) -> Table:
 
 
 def _batch(row: Row, *, methods: bool) -> str:
-    """Return local batch and accumulation; below the first method, another precision, a power limit, stages."""
+    """Return local batch and accumulation; below the methods, another precision, a power limit, stages."""
     c = row.candidate
-    method = c.mitigation[0] if methods and c.mitigation else None
+    names = methods_cell(c.mitigation) if methods else ""
     limit = None if c.power_limit_w is None else f"{c.power_limit_w:g} W"
-    stages = None
-    if c.stages is not None and len(c.stages) > 1:
-        first = c.stages[0]
-        alike = (first.nodes, first.processes_per_node) == (c.nodes, c.processes_per_node)
-        stages = f"{len(c.stages)} stages" + ("" if alike else f" from {first.nodes} x {first.processes_per_node}")
-    return "\n".join(
-        part for part in (f"{c.local_batch} x {c.accumulation}", method, c.precision, limit, stages) if part
-    )
+    parts = (f"{c.local_batch} x {c.accumulation}", names, c.precision, limit, stages_cell(c.stages or ()))
+    return "\n".join(part for part in parts if part)
 
 
 def metric_name(plan: Plan) -> str:

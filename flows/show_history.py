@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows import units
+from flows.show_cells import methods_cell, stages_cell
 from tula_core.records import Outcome
 from tula_core.records.candidate import QUANTITIES
 from tula_core.records.outcome import LABELS
@@ -18,9 +19,14 @@ from tula_core.records.outcome import LABELS
 if TYPE_CHECKING:
     from tula_core.history import Quality
 
+_METHODS_WIDTH = 9  # of what a whole row of 80 columns leaves
+
 
 def print_history(console: Console, outcomes: Iterable[Outcome]) -> None:
-    """Print each run: what was chosen, and predicted and actual time and accuracy with the error."""
+    """Print each run: how it trained, and predicted and actual time and accuracy with the error.
+
+    How it trained is the layout and the methods in force at its end, and the stages that it went through.
+    """
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("job,\nfinished", overflow="fold")
     for head in ("choice", "time\nforecast", "\nactual", "\nerror", "accuracy\nforecast", "\nactual", "status"):
@@ -88,12 +94,23 @@ def _history_cells(outcome: Outcome) -> list[str]:
     named = {name: (outcome.predicted.get(name), outcome.actual.get(name)) for name in ("time_to_train_s", "accuracy")}
     time, accuracy = ([units.text(quantity, value) for value in pair] for quantity, pair in named.items())
     choice = f"{outcome.nodes} x {outcome.processes_per_node}\n{outcome.local_batch} x {outcome.accumulation}"
-    choice += "" if outcome.precision is None else f"\n{outcome.precision}"
+    more = (methods_cell(outcome.mitigation, _METHODS_WIDTH), outcome.precision, _stages(outcome))
+    choice = "\n".join((choice, *(part for part in more if part)))
     shown = units.NOTHING if error is None else f"{error:+.0f} %"
     head = f"{outcome.job_name}\n{outcome.finished_at[:16].replace('T', ' ')}"
     status = outcome.status.lower() + ("\nresumed" if _is_resumed(outcome) else "")
+    status += "\nmethods\nchanged" if outcome.method_changes else ""
     status += "\ntarget missed" if outcome.status == "FINISHED" and outcome.target_reached is False else ""
     return [head, choice, *time, shown, *accuracy, status]
+
+
+def _stages(outcome: Outcome) -> str:
+    """Return the stages that trained, and how far they came where the run ended before the last layout."""
+    lines = [stages_cell(outcome.stages)]
+    for last in outcome.stages[-1:]:
+        if (last.nodes, last.processes_per_node) != (outcome.nodes, outcome.processes_per_node):
+            lines.append(f"up to {last.nodes} x {last.processes_per_node}")
+    return "\n".join(line for line in lines if line)
 
 
 def _error_rows(report: Any) -> Iterator[tuple[str, float | None, float | None]]:

@@ -281,10 +281,12 @@ def retrain(*, listener: Listener = silent) -> RetrainReport:
 def _check(job: Job) -> None:
     """Refuse at once what the job alone shows to be wrong; measuring takes minutes."""
     from tula_core import mitigations
+    from tula_core.search.alone import check_begin_alone
     from tula_core.search.constraints import check_price
 
     mitigations.resolve(job)
     check_price(job)
+    check_begin_alone(job)
 
 
 def _warn(report: FlushReport, listener: Listener) -> None:

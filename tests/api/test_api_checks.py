@@ -14,6 +14,7 @@ from tula_core.job import load_job
         ({"mitigation": "nosuch"}, "mitigation: 'nosuch' is unknown"),
         ({"mitigation": ["linear-lr", "sqrt-lr"]}, "sets the learning rate too"),
         ({"constraints": {"budget_usd": 5}}, "constraints.budget_usd: 5 cannot be checked"),
+        ({"constraints": {"begin_alone": True}}, "constraints.begin_alone: true cannot be kept"),
     ],
 )
 def test_what_the_job_alone_shows_to_be_wrong_is_said_before_measuring(

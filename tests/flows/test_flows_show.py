@@ -5,8 +5,8 @@ import flows_samples as samples
 import pytest
 from rich.console import Console
 
-from flows import show, units
-from tula_core.records import Plan
+from flows import artifacts, show, units
+from tula_core.records import Plan, Stage
 
 
 def printed(printer, *arguments, width: int = 80, **named) -> str:  # type: ignore[no-untyped-def]
@@ -91,3 +91,63 @@ def test_another_precision_is_shown_in_its_row() -> None:
     assert ("bf16" in own, "bf16" in text) == (False, True)
     assert show.setting(row).endswith(", in bf16")
     assert max(len(line) for line in text.splitlines()) <= 80
+
+
+PACKAGES = (
+    ("linear-lr",),
+    ("linear-lr", "warmup"),
+    ("schedule-free", "sqrt-lr"),
+    ("lamb", "sqrt-lr", "warmup"),
+)
+
+
+def in_methods(*packages: tuple[str, ...], stages: tuple[Stage, ...] | None = None) -> Plan:
+    """Return the plan with as many copies of its first row, which differ in their methods alone."""
+    plan = samples.plan(price=2.5)
+    first = plan.table[0]
+    rows = [
+        dataclasses.replace(first, candidate=dataclasses.replace(first.candidate, mitigation=names, stages=stages))
+        for names in packages
+    ]
+    return dataclasses.replace(plan, table=tuple(rows))
+
+
+def table_of(plan: Plan) -> list[str]:
+    """Return the lines of the printed table below its head."""
+    text = printed(lambda console: console.print(show.forecast_table(plan, range(len(plan.table)))))
+    assert max(len(line) for line in text.splitlines()) <= 80
+    return text.splitlines()[2:]
+
+
+def cells_of(plan: Plan) -> list[str]:
+    """Return the cell of local batch and methods of each printed row without its line breaks and blanks."""
+    cells: list[str] = []
+    for line in table_of(plan):
+        words = line[:22].split()
+        if words[:1] == [str(len(cells))]:
+            cells.append("".join(words[4:]))
+        else:
+            cells[-1] += "".join(words)
+    return cells
+
+
+def test_rows_that_differ_in_a_later_method_alone_do_not_look_the_same() -> None:
+    assert cells_of(in_methods(*PACKAGES)) == [f"32x1{'+'.join(names)}" for names in PACKAGES]
+    assert cells_of(in_methods(*PACKAGES[:2])) == ["32x1linear-lr", "32x1linear-lr+warmup"]
+
+
+def test_prefects_table_tells_the_methods_of_each_row() -> None:
+    rows = [artifacts._cells(in_methods(*PACKAGES[:2], ()), index) for index in range(3)]
+    assert [row["methods"] for row in rows] == ["linear-lr", "linear-lr + warmup", "none"]
+
+
+def test_methods_that_all_rows_share_take_no_room_in_the_table() -> None:
+    assert cells_of(in_methods(PACKAGES[1], PACKAGES[1])) == ["32x1", "32x1"]
+
+
+def test_a_row_that_begins_on_fewer_processes_says_so() -> None:
+    stages = tuple(
+        Stage(from_samples=100 * count, nodes=1, processes_per_node=count + 1, local_batch=32, accumulation=1)
+        for count in range(2)
+    )
+    assert cells_of(in_methods(("growth",), ("lars",), stages=stages))[0] == "32x1growth2stagesfrom1x1"

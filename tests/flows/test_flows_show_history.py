@@ -12,7 +12,7 @@ from rich.console import Console
 
 from flows import show, show_history
 from tula_core.history import summary
-from tula_core.records import Correction, MitigationEffect
+from tula_core.records import Correction, MethodChange, MitigationEffect, Outcome, Stage
 from tula_core.records.corrections import BUILTIN, MethodCorrection
 
 
@@ -47,6 +47,38 @@ def test_history_fits_80_columns() -> None:
     assert max(len(line) for line in text.splitlines()) <= 80
     for word in ("digits-cnn", "-50 %", "killed", "resumed", "target missed"):
         assert word in text
+
+
+def test_history_shows_the_methods_and_the_stages_of_each_run() -> None:
+    alone = Stage(from_samples=0, nodes=1, processes_per_node=1, local_batch=64, accumulation=1)
+    wide = Stage(from_samples=8512, nodes=1, processes_per_node=2, local_batch=128, accumulation=1)
+    change = MethodChange(
+        samples=100,
+        epochs=1.0,
+        seen_at_samples=200,
+        dropped=("lars",),
+        taken=("growth",),
+        dropped_batch=256,
+        taken_batch=256,
+        cause="diverged",
+        because="the loss became nan",
+    )
+    staged = samples.outcome(mitigation=("growth",), processes_per_node=2, stages=(alone, wide))
+    changed = samples.outcome(mitigation=("linear-lr", "warmup"), method_changes=(change,))
+    ended = samples.outcome(mitigation=("growth",), processes_per_node=2, stages=(alone,))  # before it widened
+    shown = [history_of(run) for run in (staged, changed, ended)]
+    layouts = [[line[16:29].strip() for line in lines] for lines in shown]
+    assert layouts[0] == ["1 x 2", "128 x 1", "growth", "2 stages", "from 1 x 1"]
+    assert layouts[1] == ["1 x 1", "128 x 1", "linear-lr", "+warmup"]
+    assert layouts[2] == ["1 x 2", "128 x 1", "growth", "up to 1 x 1"]
+    assert [lines[1].split()[-1] for lines in shown[:2]] == ["1", "methods"] and shown[1][2].endswith("changed")
+
+
+def history_of(run: Outcome) -> list[str]:
+    """Return the lines of the one row of the printed history."""
+    lines = printed(show_history.print_history, [run]).splitlines()
+    assert max(len(line) for line in lines) <= 80
+    return [line.rstrip() for line in lines[2:]]
 
 
 def test_a_resumed_run_is_not_held_against_a_forecast_of_one_attempt() -> None:

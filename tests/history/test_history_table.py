@@ -7,7 +7,7 @@ import pytest
 from history_factories import make_outcome
 
 from tula_core.history import summary, to_csv
-from tula_core.records import Outcome
+from tula_core.records import Outcome, Stage
 
 SLOW = {"step_time_s": 2.0, "time_to_train_s": 1.1}
 
@@ -21,6 +21,13 @@ def test_a_row_sets_predicted_beside_actual() -> None:
     assert (row["job_name"], row["accumulation"], row["mitigation"]) == ("small", "4", "warmup")
     assert (row["predicted_step_time_s"], row["actual_step_time_s"]) == ("0.02", "0.04")
     assert float(row["error_pct_step_time_s"]) == pytest.approx(-50)
+
+
+def test_the_stages_that_trained_are_in_order_each_from_its_samples_on() -> None:
+    alone = Stage(from_samples=0, nodes=1, processes_per_node=1, local_batch=64, accumulation=1)
+    wide = Stage(from_samples=8512, nodes=1, processes_per_node=2, local_batch=64, accumulation=2)
+    staged, unknown = read(make_outcome(stages=(alone, wide)), make_outcome())
+    assert (staged["stages"], unknown["stages"]) == ("0:1x1x64x1 8512:1x2x64x2", "")
 
 
 def test_what_a_killed_run_spent_is_no_error() -> None:

@@ -17,9 +17,18 @@ from train_helpers import hand_made_plan
 
 from tula_core.progress import Event, silent
 from tula_core.records import Candidate, Outcome, Plan, Stage, save
-from tula_core.tracking.spent import attempt_folder, attempt_seconds, launched_from, part_folder, part_seconds
+from tula_core.tracking.spent import (
+    attempt_folder,
+    attempt_seconds,
+    launched_from,
+    part_folder,
+    part_seconds,
+    parts_of,
+)
 from tula_core.training.relaunch import Joined, worlds_left, worlds_of
 from tula_core.training.run import Attempt, run_attempt
+from tula_core.training.state import Progress
+from tula_core.training.step_times import StepTimes, mean_of_run_s
 
 
 def stage(from_samples: int, processes: int, local_batch: int, accumulation: int = 1, nodes: int = 1) -> Stage:
@@ -147,9 +156,22 @@ def test_a_run_killed_in_either_world_resumes_to_the_same_weights(tmp_path: Path
     for name, tensor in expected["network"].items():
         assert torch.equal(tensor, got["network"][name]), name
     assert resumed.predicted["time_to_train_s"] == 1.0
-    assert undisturbed.actual["step_time_s"] is not None and resumed.actual["step_time_s"] is None
+    begun, *others = [told(part) for part in parts_of(attempt_folder(folder, 2))]
+    assert begun["timed_steps"] == begun["steps"] > 0 and len(others) == (epoch < 5)
+    launches = [(begun["timed_steps"], begun["timed_s"] / begun["timed_steps"])]
+    launches += [(part["end"]["steps"] - part["steps"], part["end"]["step_time_s"]) for part in (begun, *others)]
+    assert sum(steps for steps, _ in launches) == resumed.actual["steps"] == undisturbed.actual["steps"]
+    mean_s = sum(steps * seconds for steps, seconds in launches) / sum(steps for steps, _ in launches)
+    assert resumed.actual["step_time_s"] == pytest.approx(mean_s)
     spent_s = attempt_seconds(attempt_folder(folder, 1)) + attempt_seconds(attempt_folder(folder, 2))
     assert resumed.actual["time_to_train_s"] == pytest.approx(spent_s, rel=0.3, abs=3.0)
+
+
+def told(part: Path) -> dict[str, Any]:
+    """Return where a launch took up the run, and as ``end`` what its workers gave back."""
+    events = [json.loads(line) for line in (part / "events.jsonl").read_text().splitlines()]
+    taken_up: dict[str, Any] = next(event for event in events if event["kind"] == "resumed")
+    return {**taken_up, "end": json.loads((part / "result.json").read_text())}
 
 
 def wait_for_workers(task_folder: Path) -> None:
@@ -181,3 +203,29 @@ def test_the_mean_step_is_over_the_steps_of_all_worlds() -> None:
     joined.add({"steps": 40, "step_time_s": 3.0, "memory_bytes": 4}, 30)
     assert joined.final() == {"steps": 40, "step_time_s": 1.5, "memory_bytes": 5}
     assert Joined().final() == {}
+
+
+def launched(run: Progress, row: str, steps: int, seconds: float) -> dict[str, Any]:
+    """Return a run after a launch that took steps of some seconds each."""
+    times = StepTimes(row=row)
+    times.begin(run)
+    for _ in range(steps):
+        run.steps += 1
+        times.add(seconds)
+    times.note(run)
+    return dataclasses.asdict(run)
+
+
+def test_the_mean_step_of_a_resumed_run_is_over_the_steps_of_all_launches() -> None:
+    run = Progress()
+    assert mean_of_run_s(launched(run, "row 3", 30, 1.0)) == pytest.approx(1.0)
+    assert mean_of_run_s(launched(run, "row 3", 10, 3.0)) == pytest.approx(1.5)
+    assert mean_of_run_s(launched(run, "row 3", 0, 0.0)) == pytest.approx(1.5)  # stopped before its first step
+
+
+def test_steps_of_another_row_or_an_older_checkpoint_leave_the_mean_step_unknown() -> None:
+    run = Progress()
+    launched(run, "row 3", 30, 1.0)
+    assert mean_of_run_s(launched(run, "row 4", 10, 3.0)) is None
+    assert mean_of_run_s(launched(run, "row 3", 10, 1.0)) is None
+    assert mean_of_run_s(launched(Progress(steps=5), "row 3", 10, 1.0)) is None

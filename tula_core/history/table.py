@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tula_core.records import QUANTITIES, Outcome
+from tula_core.records import QUANTITIES, Outcome, Stage
 
 _IDENTITY = (
     "finished_at",
@@ -32,22 +32,32 @@ _RUN = ("precision", "learning_rate", "learning_rate_reductions", "target_reache
 def columns() -> list[str]:
     """Return the names of the columns, in order."""
     kinds = ("predicted", "predicted_low", "predicted_high", "actual", "error_pct")
-    return [*_IDENTITY, "mitigation", *_RUN, *(f"{kind}_{name}" for name in QUANTITIES for kind in kinds)]
+    return [*_IDENTITY, "mitigation", "stages", *_RUN, *(f"{kind}_{name}" for name in QUANTITIES for kind in kinds)]
 
 
 def to_csv(outcomes: Iterable[Outcome]) -> str:
-    """Return the outcomes as CSV with a header; what is unknown is an empty cell."""
+    """Return the outcomes as CSV with a header; what is unknown is an empty cell.
+
+    ``stages`` are the layouts that trained, each as the samples from which it did and nodes x processes per node x
+    local batch x accumulation, such as ``0:1x1x64x1 8512:1x2x64x2``.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns())
     for outcome in outcomes:
         cells: list[object] = [getattr(outcome, name) for name in _IDENTITY]
-        cells += ["+".join(outcome.mitigation), *(getattr(outcome, name) for name in _RUN)]
+        cells += ["+".join(outcome.mitigation), " ".join(map(_stage, outcome.stages))]
+        cells += [getattr(outcome, name) for name in _RUN]
         for name in QUANTITIES:
             sides = (outcome.predicted, outcome.predicted_low, outcome.predicted_high, outcome.actual)
             cells += [*(side.get(name) for side in sides), outcome.error_pct(name)]
         writer.writerow(cells)
     return text.getvalue()
+
+
+def _stage(stage: Stage) -> str:
+    layout = (stage.nodes, stage.processes_per_node, stage.local_batch, stage.accumulation)
+    return f"{stage.from_samples}:{'x'.join(map(str, layout))}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

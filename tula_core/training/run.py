@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +11,16 @@ from typing import Any
 from tula_core.engine.launch import LaunchResult, WorkerTask, launch
 from tula_core.errors import RunError, StoppedError
 from tula_core.progress import Listener
-from tula_core.records import MethodChange, Outcome, Row
-from tula_core.tracking.spent import CHANGES_FILE, launched_from, part_folder, part_seconds, seconds_by_nodes
+from tula_core.records import Candidate, MethodChange, Outcome, Row
+from tula_core.tracking.spent import (
+    CHANGES_FILE,
+    attempt_folder,
+    launched_from,
+    part_folder,
+    part_seconds,
+    ran_on,
+    seconds_by_nodes,
+)
 from tula_core.training.attempt import Attempt
 from tula_core.training.fallback.changes import Course, course_of, keep_course
 from tula_core.training.fallback.next_row import next_row
@@ -20,6 +29,7 @@ from tula_core.training.fallback.words import cause_words
 from tula_core.training.hearing import Hearing, PointHandler
 from tula_core.training.relaunch import Joined, World, worlds_left, worlds_of
 from tula_core.training.result import Status, outcome_of
+from tula_core.training.step_times import mean_of_run_s
 
 __all__ = ["ENTRY", "Attempt", "PointHandler", "run_attempt"]
 
@@ -112,7 +122,8 @@ class _Running:
         status: Status = "FINISHED" if error is None else _status(error, self.result)
         final = self.joined.final() if error is None else {}
         if self.attempt.resume and len(self.course.row.candidate.stages or ()) > 1:
-            final = {**final, "step_time_s": None}  # of the later stages alone, which no row forecast
+            # The mean of this attempt is that of the later stages alone, which no row forecast.
+            final = {**final, "step_time_s": mean_of_run_s(final) if _on_one_machine(self.attempt) else None}
         return outcome_of(self.hearing, self.course, status, error, final, self.by_nodes, self.spans_s[:-1])
 
 
@@ -178,6 +189,17 @@ def _status(error: BaseException, result: LaunchResult | None) -> Status:
     return "KILLED" if killed else "FAILED"
 
 
+def _on_one_machine(attempt: Attempt) -> bool:
+    """Return whether all attempts ran on the same hardware, as far as their workers said."""
+    folders = (attempt_folder(attempt.folder, number) for number in range(1, attempt.number + 1))
+    return len({found for folder in folders if (found := ran_on(folder)) is not None}) <= 1
+
+
+def _name_of(candidate: Candidate) -> str:
+    """Return sixteen hex digits over all that tells a row's way to train from another's."""
+    return hashlib.sha256(repr(candidate).encode()).hexdigest()[:16]
+
+
 def _task(attempt: Attempt, course: Course, world: World, folder: Path) -> WorkerTask:
     plan, candidate = attempt.plan, course.row.candidate
     first = not course.changes
@@ -186,6 +208,7 @@ def _task(attempt: Attempt, course: Course, world: World, folder: Path) -> Worke
         payload={
             "job": plan.job.in_precision(candidate.precision).to_dict(),
             **world.payload(),
+            "row": _name_of(candidate),
             "planned": [getattr(attempt.row.candidate, name) for name in _LAYOUT],
             "global_batch": candidate.global_batch,
             "mitigation": list(candidate.mitigation),

@@ -25,6 +25,9 @@ class Progress:
     method: int = 0  # how often the methods were changed
     stages: list[dict[str, int]] = field(default_factory=list)  # the layouts that trained, as fields of `Stage`
     good_samples: int = 0  # of the checkpoint that a change of method would go on from
+    timed_row: str = ""  # whose steps are timed
+    timed_steps: int = 0  # all of `steps` where that row took them
+    timed_s: float = 0.0  # what they took, each by the mean of its launch
 
     def enter(self, stage: dict[str, int]) -> bool:
         """Note the layout that trains from now on; False where it is the one that did."""

@@ -87,7 +87,7 @@ class Run:
         self.given_up: dict[str, Any] | None = None
         self.method = int(payload.get("method", 0))
         self.taken_over: dict[str, Any] = payload.get("taken_over") or {}
-        self.times = StepTimes()
+        self.times = StepTimes(row=payload.get("row", ""))
         self.eval_batch = evaluation_batch(payload["local_batch"], first_input_values(self.workload))
         self.guard = Guard(context, None)
         self.limit_warning = check_power_limit(context, payload.get("power_limit_w"))
@@ -127,6 +127,7 @@ class Run:
         else:
             self._save()
             self._link_good()
+        self.times.begin(self.progress)
         settle_buckets(self.trainee.module)
         self._attempt_began = time.perf_counter() - self.progress.elapsed_s
         reset_peak(self.context.device)
@@ -376,6 +377,7 @@ class Run:
         if self.given_up is not None and not self.methods.at_rest:
             return  # the checkpoint before leads here again
         began = time.perf_counter()
+        self.times.note(self.progress)
         self.progress.measured_steps = self.moments.state() if self.moments is not None else 0
         save_checkpoint(self.trainee, self.checkpoint, asdict(self.progress))
         self._link_good()
@@ -385,13 +387,12 @@ class Run:
 def run_in_worker(context: WorkerContext, payload: dict[str, Any]) -> dict[str, Any]:
     """Entry of the train task.
 
-    ``payload``: ``job`` (resolved), ``local_batch``, ``accumulation``, ``mitigation``, ``checkpoint``
-    (path), ``resume``, ``train_samples``, ``sample_shape`` and ``data_sample`` (of the plan; the last two may be
-    None); where the layout changes on the way also ``stages`` (each with ``from_samples``, ``local_batch``,
+    ``payload``: ``job`` (resolved), ``row`` (a name of its own), ``local_batch``, ``accumulation``, ``mitigation``,
+    ``checkpoint`` (path), ``resume``, ``train_samples``, ``sample_shape`` and ``data_sample`` (of the plan; the last
+    two may be None); where the layout changes on the way also ``stages`` (each with ``from_samples``, ``local_batch``,
     ``accumulation``), ``until_samples`` (where other processes take over, None for the end) and ``global_batch`` (of
-    the last stage).
-    Where the methods are watched ``expected`` (entries of epochs, low, value, high) and ``gives_up``; where others were
-    dropped for them ``method`` (how often that was) and ``taken_over`` (``checkpoint``, ``note``).
+    the last stage). Where the methods are watched ``expected`` (entries of epochs, low, value, high) and ``gives_up``;
+    where others were dropped for them ``method`` (how often) and ``taken_over`` (``checkpoint``, ``note``).
     """
     with sole_writer(context, Path(payload["checkpoint"])):
         run = Run(context, payload)
