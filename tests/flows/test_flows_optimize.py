@@ -74,7 +74,7 @@ def test_the_chain_is_profile_plan_train(core: FakeCore) -> None:
     assert [name for name, _ in core.calls] == ["profile", "plan", "train"]
     assert core.named("plan")[0]["profile"] == samples.profile()
     trained = core.named("train")[0]
-    assert trained["plan"].choice == samples.plan().choice
+    assert trained["plan"].choice.candidate == samples.plan().choice.candidate
     assert outcome["job_id"] == trained["job_id"]
     assert len(trained["job_id"]) == 36  # the flow run's id
     assert [event.stage for event in ear.events] == ["profile", "search", "train", "train"]
