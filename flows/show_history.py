@@ -48,6 +48,8 @@ def print_history(console: Console, outcomes: Iterable[Outcome]) -> None:
 
 def print_quality(console: Console, quality: Mapping[str, Quality]) -> None:
     """Print the typical error of each quantity over the runs that finished, and how often the interval held."""
+    if not quality:
+        return
     console.print(Text("error: by how much the forecast lay above (+) or below (-) what was measured"))
     for name, found in quality.items():
         held = "" if found.coverage is None else f", inside the 90 % interval {100 * found.coverage:.0f} %"

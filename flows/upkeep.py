@@ -25,7 +25,7 @@ def history(
     outcomes = api.outcomes()
     if out is not None:
         write_out(out, to_csv(outcomes))
-        typer.echo(f"{len(outcomes)} runs are in {out}")
+        typer.echo(f"{len(outcomes)} {'run is' if len(outcomes) == 1 else 'runs are'} in {out}")
     elif as_csv:
         typer.echo(to_csv(outcomes), nl=False)
     elif not outcomes:

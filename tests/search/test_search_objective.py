@@ -120,3 +120,20 @@ def test_at_equal_time_and_expense_accuracy_decides():
 def test_where_nothing_is_feasible_the_least_violating_row_is_named():
     decision = decide([item(16, 9.0, 1.0, excess=2.0), item(32, 7.0, 1.0, excess=0.1)], job(), "node_hours", True)
     assert (decision.choice, decision.knee, decision.front, decision.nearest) == (None, None, (), 1)
+
+
+@pytest.mark.parametrize("key", ["data", "forecast", "begin_alone"])
+def test_a_row_that_no_limit_would_admit_is_named_last(key):
+    """Else an impossible deadline is answered by what is wrong with a row that the deadline does not even look at."""
+    late = item(16, 9.0, 1.0, excess=20.0)
+    hopeless = dataclasses.replace(
+        item(32, 7.0, 1.0, excess=0.1), violations=(Violation(key=key, excess=0.1, text="odd", remedy="Change it"),)
+    )
+    assert decide([hopeless, late], job(), "node_hours", True).nearest == 1
+    assert decide([hopeless], job(), "node_hours", True).nearest == 0
+
+
+def test_a_limit_that_is_broken_in_any_case_is_no_reason_to_break_another():
+    both = item(16, 9.0, 1.0, excess=2.0)
+    both = dataclasses.replace(both, violations=(*both.violations, dataclasses.replace(both.violations[0], key="x")))
+    assert decide([both, item(32, 7.0, 1.0, excess=2.1)], job(), "node_hours", True).nearest == 1

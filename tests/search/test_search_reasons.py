@@ -9,6 +9,7 @@ from search_fakes import FakePredictor, around, job, profile
 
 from tula_core.models.decision.chances import expected
 from tula_core.records import Interval, Plan, figures
+from tula_core.search import words
 from tula_core.search.api import make_plan
 
 
@@ -54,3 +55,24 @@ def test_a_mean_that_decides_is_named_beside_the_likely_value(goal: str, quantit
     )
     assert f"beside the likely {likely}" in plan.reason
     assert "in the mean" not in plan_of(Skewed(samples=6400, price=2.0), cluster=cluster).reason
+
+
+@pytest.mark.parametrize("objective", [{"time": 1.0, "cost": 1.0}, {"time": 1.0}])
+def test_weights_name_what_is_likely_better_and_too_unsure(objective: dict[str, float]) -> None:
+    cluster = {"price_per_node_hour": 2.0}
+    best = plan_of(FakePredictor(samples=6400, price=2.0), objective=objective, cluster=cluster)
+    assert best.choice is not None and "may be better" not in best.reason
+    unsure = best.choice.candidate
+
+    class Unsure(FakePredictor):
+        def forecast(self, candidates, /):
+            rows = super().forecast(candidates)
+            for row in rows:
+                for name in ("time_to_train_s", "cost_usd") if row.candidate == unsure else ():
+                    value = row[name].value
+                    row.forecast[name] = Interval(value=value, low=value * 0.9, high=value * 30)
+            return rows
+
+    plan = plan_of(Unsure(samples=6400, price=2.0), objective=objective, cluster=cluster)
+    assert plan.choice is not None and plan.choice.candidate != unsure
+    assert f"({words.describe(unsure)} may be better, and is so much less sure" in plan.reason

@@ -48,6 +48,9 @@ class MemoryLimit:
     by_user: bool
 
 
+_BEYOND_LIMITS = ("data", "forecast", "begin_alone")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
     """A row whose feasibility is decided, with the limits it breaks."""
@@ -57,8 +60,13 @@ class Judged:
 
     @property
     def excess(self) -> float:
-        """The largest relative excess over a limit; infinite where a check could not be made, for ranking only."""
-        return max((math.inf if v.excess is None else v.excess for v in self.violations), default=0.0)
+        """The relative excesses over all limits together; infinite where one could not be checked, for ranking only."""
+        return sum(math.inf if v.excess is None else v.excess for v in self.violations)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it breaks what no other limit of the job would mend: its data, its forecast, how it begins."""
+        return any(violation.key in _BEYOND_LIMITS for violation in self.violations)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,7 +250,7 @@ def _too_few_at_once(candidate: Candidate, limits: Limits, fewest: int) -> Viola
         f"an epoch of {limits.train_samples} samples has a micro-batch of {fewest}, and the network cannot train on "
         f"fewer than {least} at once"
     )
-    remedy = f"Use more than {least} samples per process, or fewer processes"
+    remedy = f"Use fewer processes, or a batch size at which no stage or last step leaves a process fewer than {least}"
     return Violation(key="data", excess=1 - fewest / least, text=text, remedy=remedy)
 
 
@@ -252,7 +260,7 @@ def _smallest_allowed(limits: Limits) -> Violation | None:
     if limit is None or limit >= least:
         return None
     text = f"constraints.max_local_batch, {limit}, allows no micro-batch of {least}, the fewest that the network takes"
-    remedy = f"Raise constraints.max_local_batch to more than {least}"
+    remedy = f"Raise constraints.max_local_batch to {least}"
     return Violation(key="max_local_batch", excess=least / limit - 1, text=text, remedy=remedy)
 
 
@@ -316,7 +324,11 @@ def _alone(row: Row, limits: Limits) -> Violation | None:
     if not limits.job.constraints.begin_alone or (stages and processes_of(stages[0]) == 1 < row.candidate.processes):
         return None
     text = "it does not begin on one process and take others later, as constraints.begin_alone asks"
-    remedy = "Set mitigation to growth and give more than one process, or set constraints.begin_alone to false"
+    if limits.job.cluster.nodes * limits.job.cluster.processes_per_node > 1:
+        how = "Set mitigation to growth, with a recipe.batch_size that leaves a larger batch to grow to"
+    else:
+        how = "Set mitigation to growth and give more than one process"
+    remedy = f"{how}, or set constraints.begin_alone to false"
     return Violation(key="begin_alone", excess=1.0, text=text, remedy=remedy)
 
 

@@ -156,4 +156,4 @@ def _surest_within_noise(
 
 def _distance(item: Judged) -> tuple[float, ...]:
     time = item.row["time_to_train_s"].value
-    return (item.excess, len(item.violations), math.inf if time is None else time, *_size(item.row))
+    return (item.is_hopeless, item.excess, len(item.violations), math.inf if time is None else time, *_size(item.row))

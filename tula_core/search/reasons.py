@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tula_core.job import Job
 from tula_core.models.decision.chances import expected
@@ -59,7 +59,8 @@ def _why_this(rows: Sequence[Row], decision: Decision, job: Job) -> str:
         return f"{start}; it is the only feasible candidate."
     if isinstance(job.objective, dict):
         weights = " and ".join(f"{goal} {weight:g}" for goal, weight in job.objective.items())
-        return f"{start}: the best of {count} feasible candidates by the weights {weights}."
+        other = _better_and_less_sure(rows, decision, [goal for goal, weight in job.objective.items() if weight > 0])
+        return f"{start}: the best expected of {count} feasible candidates by the weights {weights}{other}."
     if job.objective != "knee":
         least = {"time": "time", "cost": _axis(decision), "energy": "energy"}[job.objective]
         quantity = _quantity(decision, job.objective)
@@ -108,6 +109,23 @@ def _less_sure(rows: Sequence[Row], decision: Decision, quantity: str) -> str:
     )
     if (other[quantity].value or 0.0) >= (rows[decision.choice][quantity].value or 0.0):
         return ""
+    return _said_less_sure(other)
+
+
+def _better_and_less_sure(rows: Sequence[Row], decision: Decision, goals: Iterable[str]) -> str:
+    """Return the quickest row that is likely no worse in any goal and better in one, in brackets."""
+    assert decision.choice is not None
+    quantities = [_quantity(decision, goal) for goal in goals]
+    own = [rows[decision.choice][name].value or 0.0 for name in quantities]
+    better = []
+    for row in _feasible(rows, lambda row: all((row[name].value or 0.0) > 0 for name in quantities)):
+        values = [row[name].value or 0.0 for name in quantities]
+        if values != own and all(value <= limit for value, limit in zip(values, own, strict=True)):
+            better.append(row)
+    return _said_less_sure(min(better, key=lambda row: row[quantities[0]].value or 0.0)) if better else ""
+
+
+def _said_less_sure(other: Row) -> str:
     return (
         f" ({words.describe(other.candidate)} may be better, and is so much less sure that it is expected to be worse)"
     )
