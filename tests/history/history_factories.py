@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from tula_core.history.methods import today
 from tula_core.records import QUANTITIES, Interval, Outcome
-from tula_core.records.corrections import BUILTIN
+from tula_core.records.corrections import BUILTIN, Correction, Corrections
 
 PREDICTED = {
     "step_time_s": 0.02,
@@ -16,6 +17,12 @@ PREDICTED = {
     "epochs": 4.0,
     "accuracy": 0.9,
 }
+
+
+def make_correcting(quantity: str, log_bias: float) -> Corrections:
+    """Return a version that learnt a bias of one quantity and no more."""
+    learnt = Correction(log_bias=log_bias, log_sd=0.0, outcomes=9)
+    return replace(BUILTIN, version=2, outcomes=9, jobs=3, by_quantity={quantity: learnt})
 
 
 def make_outcome(job_id: str = "job-1", *, factors: dict[str, float] | None = None, **changes: Any) -> Outcome:

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from history_factories import make_method_history, make_method_outcome, make_outcome
+from history_factories import make_correcting, make_method_history, make_method_outcome, make_outcome
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +18,7 @@ from tula_core.history.methods import MethodRun, fit_methods, method_run, today
 from tula_core.history.verdict import verdict
 from tula_core.mitigations import Packages, effects_of, taught
 from tula_core.records import Corrections, Interval, MethodChange, MitigationEffect, Outcome
-from tula_core.records.corrections import BUILTIN, Correction, MethodCorrection
+from tula_core.records.corrections import BUILTIN, MethodCorrection
 
 CARD = today("growth")
 assert CARD is not None
@@ -158,13 +158,7 @@ def test_what_a_version_learnt_is_undone_before_it_is_learnt_again() -> None:
 
 def test_the_interval_of_a_corrected_forecast_is_taken_back_with_it() -> None:
     factor = math.exp(0.04)
-    version = replace(
-        BUILTIN,
-        version=2,
-        outcomes=9,
-        jobs=3,
-        by_quantity={"accuracy": Correction(log_bias=0.04, log_sd=0.0, outcomes=9)},
-    )
+    version = make_correcting("accuracy", 0.04)
     [plain, *_] = make_method_history(*[0.2] * 6, plain=False)
     end = Interval(value=0.9, low=0.88, high=0.92)
     corrected = Interval(value=0.9 * factor, low=0.88 * factor, high=0.92 * factor)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from factories import make_job, make_profile
-from history_factories import make_method_history, make_method_outcome
+from history_factories import make_correcting, make_method_history, make_method_outcome
 from mlflow_server import Server
 
 from tula_core.history import adopt, retrain, sync
@@ -17,7 +17,7 @@ from tula_core.mitigations import Packages, effects_of, taught
 from tula_core.models.predictor import fit
 from tula_core.models.response import method_response
 from tula_core.records import Candidate, Corrections, Outcome, from_json, to_json
-from tula_core.records.corrections import BUILTIN, Correction, MethodCorrection
+from tula_core.records.corrections import BUILTIN, MethodCorrection
 from tula_core.search.api import make_plan
 from tula_core.tracking import champion, corrections_of, flush, spool, store, sync_champion
 from tula_core.tracking.registry import champion_path
@@ -90,13 +90,7 @@ def test_the_answer_is_that_of_a_forecast_without_corrections() -> None:
     card = today("growth")
     assert card is not None
     row = Candidate(nodes=1, processes_per_node=1, local_batch=8 * asked.recipe.batch_size, mitigation=("growth",))
-    corrected = replace(
-        BUILTIN,
-        version=2,
-        outcomes=9,
-        jobs=3,
-        by_quantity={"accuracy": Correction(log_bias=0.04, log_sd=0.0, outcomes=9)},
-    )
+    corrected = make_correcting("accuracy", 0.04)
     plain, other = (
         method_response(fit(measured, asked, version, effects=effects_of(SGD)).models, row, {"growth": card})
         for version in (BUILTIN, corrected)

@@ -11,6 +11,7 @@ from tula_core.models.decision.chances import (
     chance_at_least,
     chance_at_most,
     expected,
+    expected_each,
     kept_with,
     reached_with,
 )
@@ -78,3 +79,16 @@ def test_chances_rise_with_the_limit_and_limits_with_the_chance(below, above, li
 def test_the_mean_follows_the_unit_and_grows_with_the_upper_half(below, above, unit):
     assert expected(interval(10.0 * unit, below, above)) == pytest.approx(unit * expected(interval(10.0, below, above)))
     assert expected(interval(10.0, below, above)) <= expected(interval(10.0, below, above + 0.1))
+
+
+def test_the_mean_of_many_is_that_of_each() -> None:
+    found = [
+        Interval(value=10.0, low=8.0, high=15.0),
+        Interval(value=3.0, low=3.0, high=3.0),
+        Interval(value=2.0, low=0.0, high=4.0),
+        Interval(value=1.0, low=1e-9, high=1e9),
+    ]
+    value, low, high = (np.array([getattr(each, name) for each in found]) for name in ("value", "low", "high"))
+    assert expected_each(value, low, high) == pytest.approx([expected(each) for each in found])
+    nothing = np.array([0.0, np.nan])
+    assert np.isnan(expected_each(nothing, nothing, nothing)).all()
